@@ -1,7 +1,7 @@
-"""Does a head of cross-attention look at the part of the source that is being written, where the truth is known?
+"""Does a head of cross-attention look at the part of the source that is being written, if the truth is known?
 
 The pairs of `models.pair_tasks` say which part of the source each part of the target comes from. A row of
-cross-attention is of the token that it helps to write: the row in which the decoder has read everything before that.
+cross-attention belongs to the token that it helps to write, after the decoder has read all earlier tokens.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,23 +32,24 @@ _BATCH = 64  # pairs
 
 @dataclass(frozen=True)
 class Example:
-    """One pair as a figure shows it: a head of the encoder, one of the decoder, one of cross-attention; the alignment.
+    """One pair for a figure: a head of the encoder, of the decoder and of cross-attention, and the alignment.
 
-    `aligned` has name, rows and columns of each part in the cross-attention's pattern, from first to after the last.
+    `aligned` has the name, rows and columns of each part in the cross-attention's pattern, each from its first to one
+    after its last.
     """
 
     patterns: dict[str, Float[NDArray[floating], "query key"]]  # by the head's name
     source: list[str]  # the encoder's tokens
-    read: list[str]  # what the decoder has read last in each row
-    written: list[str]  # what it is to write there
+    read: list[str]  # the decoder's last input in each row
+    written: list[str]  # its output there
     aligned: list[tuple[str, Span, Span]]
 
 
 def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed: int = 0) -> pd.DataFrame:
     """One row a head of cross-attention and part: how often its most attended token is in the part that is written.
 
-    The baseline is the best fixed place, counted from the source's start or from its end and chosen for each part with
-    the truth in hand. The interval resamples targets. An `InputError` refuses pairs of different tasks.
+    The baseline is the best fixed place, counted from the source's start or end and chosen for each part by the truth.
+    The interval resamples targets. An `InputError` refuses pairs of different tasks.
     """
     pairs, (_, _, heads) = list(pairs), _kinds(model)
     kinds = {tuple(_names(pair)) for pair in pairs}
@@ -64,7 +65,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
         scored = torch.cat([pattern, _rivals(source, width, pattern.shape[2])], 1)
         hits, rows = score(scored, _sought(model, batch, scored.shape[2:]))
         totals.add(torch.tensor([group_of(pair.target) for pair in batch]), hits, rows)
-    rivals = [Rival(f"place {at}", None) for at in (*range(width), *range(-1, -1 - width, -1))]
+    rivals = [Rival(f"place {index}", None) for index in (*range(width), *range(-1, -1 - width, -1))]
     sums = [Scored(totals, [Measure(name, rivals=rivals) for name in names], SINKS[0])]
     documents = len({pair.target for pair in pairs})
     return Collected(heads, BEHAVIOUR, corpus, sums, {"texts": len(pairs)}, documents).table(seed=seed)
@@ -73,7 +74,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
 def score(
     pattern: Pattern, sought: Bool[Tensor, "prompt part query key"]
 ) -> tuple[Float[Tensor, "prompt head part2"], Float[Tensor, "prompt head part2"]]:
-    """Rows whose highest key is one of those sought, and rows in which any is; the last part is all parts together."""
+    """Rows whose highest key is a right one, and rows with a right key; the last part is all parts together."""
     has_part = sought.any(-1)[:, None]
     best = argmax(pattern)[:, :, None, :, None]
     hits = torch.take_along_dim(sought[:, None].to(pattern.device), best, -1)[..., 0].sum(-1).double()
@@ -82,10 +83,10 @@ def score(
 
 
 def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Place]:
-    """A head of each kind that is worth drawing: of the encoder, of the decoder, and of cross-attention.
+    """One head to draw of the encoder, of the decoder, and of cross-attention.
 
-    In cross-attention it is the one that looks most often at the part that is written; in the others the one whose
-    rows have the highest peaks on average, of rows that see several keys.
+    In cross-attention it is the head that looks most often at the part that is written; elsewhere it is the head whose
+    rows have the highest peaks on average, among rows that see several keys.
     """
     *selves, _ = _kinds(model)
     table = measure(model, pairs)
@@ -95,7 +96,7 @@ def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Pl
 
 
 def example(model: Model, pair: Pair, heads: Sequence[Place]) -> Example:
-    """What three heads (of the encoder, the decoder, and cross-attention) do with one pair."""
+    """The patterns of three heads (of the encoder, the decoder and cross-attention) on one pair."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     source, target = source_tokenizer.encode(pair.source), target_tokenizer.encode(pair.target)
     patterns = {}
@@ -114,7 +115,6 @@ def example(model: Model, pair: Pair, heads: Sequence[Place]) -> Example:
 
 
 def _names(pair: Pair) -> list[str]:
-    """What the pair's parts are called, each once."""
     return list(dict.fromkeys(part.name for part in pair.parts))
 
 
@@ -132,7 +132,7 @@ def _tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
-    """Every head's pattern while the right target is being written, and the source."""
+    """Every head's pattern while the right target is written, and the source."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
     start = model.config.target_start or 0
@@ -142,7 +142,7 @@ def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Patter
 
 
 def _sought(model: Model, pairs: Sequence[Pair], shape: torch.Size) -> Bool[Tensor, "prompt part query key"]:
-    """Where the truth is: rows that write a token of a part, and the source's tokens of that part."""
+    """The right keys: for rows that write a token of a part, the source's tokens of that part."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     names = _names(pairs[0])
     sought = torch.zeros(len(pairs), len(names), *shape, dtype=torch.bool)
@@ -155,14 +155,14 @@ def _sought(model: Model, pairs: Sequence[Pair], shape: torch.Size) -> Bool[Tens
 
 
 def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
-    """Which of the text's tokens, special ones counted, stand for any of its characters from `span`."""
+    """The text's tokens, special ones counted, that overlap `span`."""
     n_prefix = len(tokenizer.prefix)
     pieces = enumerate(tokenizer.pieces(text).spans, n_prefix)
-    return [at for at, (first, end) in pieces if first < span[1] and end > span[0]]
+    return [index for index, (first, end) in pieces if first < span[1] and end > span[0]]
 
 
 def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:
-    """Patterns that look at one place whatever is written: from the start, then from the end; the nearest there is."""
+    """Patterns that always look at one place, from the start, then from the end, or at the nearest place."""
     last = source.lengths[:, None] - 1
     steps = torch.arange(width, device=source.ids.device)
     key: Int[Tensor, "prompt place"] = torch.cat([steps.minimum(last), (last - steps).clamp(min=0)], 1)

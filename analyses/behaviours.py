@@ -1,4 +1,4 @@
-"""Which behaviours are there? Ours, and those that a user makes; each is a value that everything else reads."""
+"""Which behaviours are there? Ours and the user's, each a value that everything else reads."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,21 +13,21 @@ OURS: dict[str, Behaviour] = {
     each.name: each for each in (position.BEHAVIOUR, part_of_speech.BEHAVIOUR, coreference.BEHAVIOUR)
 }
 ACROSS: dict[str, Behaviour] = {position.CROSSING.name: position.CROSSING}
-"""What cross-attention is asked instead of the behaviour of the same name."""
+"""In cross-attention, these replace the behaviour of the same name."""
 RECORDED = {
     measure.name: measure.recorded
     for behaviour in (*OURS.values(), *ACROSS.values())
     for measure in behaviour.measures
     if measure.recorded
 }
-"""Measures of heads, as the analyses call them, and how the record of a run does."""
+"""By measure, its name in the record of a training run."""
 
 
 def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
-    """By name, those that are asked for: ours by their names, others as they are; all of ours by default.
+    """Behaviours by name: ours are given by name, a user's as values; all of ours by default.
 
     Raises:
-        InputError: no such behaviour, or two of one name, or two measures of one name.
+        InputError: an unknown name, or two behaviours or measures with the same name.
     """
     by_name: dict[str, Behaviour] = {}
     for item in OURS if behaviours is None else behaviours:
@@ -44,20 +44,20 @@ def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Beh
     return by_name
 
 
-def asked_of(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:
-    """What is asked of these heads: in cross-attention what is about two texts, in a stack's own what is about one."""
+def behaviours_for(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[str, Behaviour]:
+    """The behaviours that apply to these heads: cross-attention has its own (`ACROSS`)."""
     if heads.attention == "cross":
         return {name: ACROSS[name] for name in behaviours if name in ACROSS}
     return dict(behaviours)
 
 
 def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
-    """By measure and by label, its words."""
+    """The words of each measure and label, by name."""
     measures = measures_of(behaviours)
     return {each.called: each.words for each in measures if each.called} | {each.name: each.words for each in measures}
 
 
 def measures_of(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
-    """Those of the behaviours, and what is asked instead in cross-attention."""
-    asked_behaviours = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
-    return [measure for behaviour in asked_behaviours for measure in behaviour.measures]
+    """All measures of the behaviours, those of cross-attention first."""
+    both = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
+    return [measure for behaviour in both for measure in behaviour.measures]

@@ -1,10 +1,10 @@
-"""Which heads follow reference: from a pronoun to what it stands for?
+"""Which heads follow reference, from a pronoun to its antecedent?
 
 Attention is read on texts with coreference chains: among the mentions before a pronoun, does the head choose one of its
-chain? Nearness and sameness of form solve most of such items, so they are the baselines, through the same scorer. The
-causal test swaps two people and asks which heads carry the gender of the right one. With one person a head need only
-remember the last name. With two, of different gender, the sentence decides: "Tim waved to Sue and closed" his eyes,
-"Tim watched Sue close" her eyes. So neither the first name nor the nearest is right.
+chain? Nearness and the same form solve most items, so they are baselines in the same scorer. The causal test swaps two
+people and asks which heads carry the gender of the right one. With one person, a head need only remember the last name.
+With two people of different gender, the sentence decides: "Tim waved to Sue and closed" his eyes, "Tim watched Sue
+close" her eyes. So neither the first name nor the nearest is always right.
 """
 
 import random
@@ -29,11 +29,11 @@ from analyses.scoring.antecedents import (
     AntecedentItem,
     Chooser,
     antecedent_items,
-    items_and_unasked,
+    items_and_left_out,
 )
 from analyses.scoring.choices import Choices, Items, Selections
 from analyses.scoring.collectors import Scoring, measured
-from analyses.scoring.rules import ANTECEDENT, Records, followed
+from analyses.scoring.rules import ANTECEDENT, Records
 from analyses.scoring.strata import OF_PRONOUNS, narrowed, of_pronoun
 from analyses.tasks.causal_tests import PAIRS, Effects, Task, effects_of
 from interp import AnnotatedText, InputError, Model, TokenBatch
@@ -58,10 +58,10 @@ def measure(
 ) -> pd.DataFrame:
     """How often every head's attention from a pronoun chooses a mention of its chain, among all mentions before it.
 
-    `antecedent` is the share of pronouns whose most attended candidate is in the chain, `antecedent-mass` the share of
-    the candidates' attention that is; `:named` keeps the items whose nearest true antecedent is a name or a noun. Of a
-    causal model `antecedent-predicting` asks the same of the token before the pronoun. The baseline is the strictest of
-    `analyses.scoring.antecedents.RIVALS`, from the token before the pronoun of those that do not know the pronoun.
+    `antecedent` is the share of pronouns whose most attended candidate is in the chain. `antecedent-mass` is the share
+    of the candidates' attention on the chain. `:named` keeps items whose nearest true antecedent is a name or a noun.
+    In a causal model, `antecedent-predicting` reads the token before the pronoun. The baseline is the strictest of
+    `analyses.scoring.antecedents.RIVALS`; before the pronoun, the strictest of those that do not know it.
 
     Returns the rows of `tables/heads`.
 
@@ -73,21 +73,18 @@ def measure(
 
 
 def _chain(window: Window, *, named: bool = False, predicting: bool = False, stratum: str = "") -> Claims:
-    """From a pronoun's pieces, or from the token before them, to the head words of its chain before it."""
-    looks_by_row: Claims = {}
+    """From a pronoun's pieces, or the token before them, to the head words of its chain."""
+    keys_by_row: Claims = {}
     for item in _visible_items(window, antecedent_items(window.text), Counter()):
         right = [(item.pronoun, word) for word, is_right in zip(item.candidates, item.correct, strict=True) if is_right]
-        asked = (item.named or not named) and (not stratum or stratum in of_pronoun(item))
-        claims = pieces_of(window, right) if asked else {}
-        looks_by_row |= {min(claims) - 1: claims[min(claims)]} if predicting and claims else claims
-    return looks_by_row
+        is_eligible = (item.named or not named) and (not stratum or stratum in of_pronoun(item))
+        claims = pieces_of(window, right) if is_eligible else {}
+        keys_by_row |= {min(claims) - 1: claims[min(claims)]} if predicting and claims else claims
+    return keys_by_row
 
 
 def _variants(name: str, rivals: Sequence[Rival], *, label: str | None = None, recorded: str = "") -> list[Measure]:
-    """A measure of all pronouns, and the same of those whose nearest true antecedent is a name or a noun.
-
-    The named items carry the evidence of a coreference head, and the label says what it is.
-    """
+    """A measure of all pronouns, and of those whose nearest true antecedent is a name or a noun."""
     shared: dict[str, Any] = {"rivals": rivals, "null": "same distance", "together": name}
     claims = partial(_chain, predicting=name == "antecedent-predicting")
     overall = declared("coreference", name, claims=claims, label=None, reference="nearest", recorded=recorded, **shared)
@@ -106,19 +103,15 @@ def _variants(name: str, rivals: Sequence[Rival], *, label: str | None = None, r
 
 
 def _strata(overall: Measure) -> list[Measure]:
-    """The measure of each stratum of pronouns."""
-    narrow = []
-    for stratum in OF_PRONOUNS:
-        claims = partial(_chain, stratum=stratum, predicting=overall.foretells)
-        narrow.append(narrowed(overall, stratum, claims=claims, binary=True))
-    return narrow
+    claims = partial(_chain, predicting=overall.foretells)
+    return [narrowed(overall, name, claims=partial(claims, stratum=name), binary=True) for name in OF_PRONOUNS]
 
 
 _SELECTION = _variants("antecedent", RIVALS, label="antecedent", recorded="antecedent")
 _AHEAD = _variants("antecedent-predicting", PREDICTING_RIVALS, label="antecedent-predicting")
 MEASURES = (*_SELECTION, *_strata(_SELECTION[0]), *_variants("antecedent-mass", RIVALS))
 PREDICTING = (*_AHEAD, *_strata(_AHEAD[0]))
-N_MASSES = 2  # of `MEASURES`, the last
+N_MASSES = 2  # the last of `MEASURES`
 
 
 class Collector(Scoring):
@@ -136,8 +129,7 @@ class Collector(Scoring):
         rules: bool = True,
         removed: bool = True,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`, without `removed` there is no
-        second reading, of rows without the first position."""
+        """Without `rules`, no choices are kept for `tables/rules`; without `removed`, the first position is kept."""
         super().__init__(model, BEHAVIOUR.name, heads)
         n_ctx = model.config.stacks[self.heads.stack].n_ctx
         self.nothing = (
@@ -145,25 +137,26 @@ class Collector(Scoring):
             f"context ({n_ctx} tokens): expected coreference chains, and a context that shows them"
         )
         sinks = SINKS if removed else SINKS[:1]
-        self._asked_in = by_text(partial(items_and_unasked, pronouns=pronouns))
-        self.scorers = []
+        self._items_in = by_text(partial(items_and_left_out, pronouns=pronouns))
+        self.parts = []
         for measures in [MEASURES, PREDICTING] if self.heads.causal else [MEASURES]:
             nearest, first, *more_rivals = (rival for rival in measures[0].rivals if rival is not RANDOM)
             n_masses = N_MASSES if measures is MEASURES else 0
             selected = measures[: len(measures) - n_masses]
             records = Records(self.heads, selected, ([nearest, first], more_rivals), ANTECEDENT) if rules else None
-            self.scorers.append(Selections(self.heads, measures, masses=n_masses, records=records, sinks=sinks))
+            self.records += [records] if records is not None else []
+            self.parts.append(Selections(self.heads, measures, masses=n_masses, records=records, sinks=sinks))
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
         visible: list[_Question] = []
         for prompt, window in enumerate(batch.windows):
-            items, unasked = self._asked_in(window.text)
-            self.counts.update(reason for word, reason in unasked if window.scores(word))
+            items, left_out = self._items_in(window.text)
+            self.counts.update(reason for word, reason in left_out if window.scores(word))
             self.counts.update(["texts left out of coreference: no chains"] * (window.text.mentions is None))
             visible += [(prompt, window, item) for item in _visible_items(window, items, self.counts)]
         removed = _without_sink(visible)
-        for scorer in self.scorers:
+        for scorer in self.parts:
             rivals, predicting = scorer.rivals, scorer.measures[0].foretells
             choices: Choices | None = None
             for sink, questions in zip(scorer.sinks, (visible, removed), strict=False):
@@ -172,17 +165,12 @@ class Collector(Scoring):
                 if questions and choices is not None:
                     scorer.add_choices(choices, sink)
 
-    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
-        """What gives the rows of `tables/rules`."""
-        records = [scorer.records for scorer in self.scorers if scorer.records is not None]
-        return followed(records, self.behaviour, corpus)
 
-
-_Question = tuple[int, Window, AntecedentItem]  # the number of a prompt, and an item as its window shows it
+_Question = tuple[int, Window, AntecedentItem]  # a prompt's number, and an item as its window shows it
 
 
 def _visible_items(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
-    """The items that are scored in a window, with the candidates that it shows."""
+    """The items that a window scores, with the candidates that it shows."""
     absent = {word for word, count in enumerate(window.pieces, window.start) if not count}.union(range(window.start))
     for item in items:
         if not window.scores(item.pronoun):
@@ -195,7 +183,7 @@ def _visible_items(window: Window, items: Iterable[AntecedentItem], counts: Coun
 
 
 def _remove(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
-    """The item without the candidates that are absent; None where no right or no wrong one is left."""
+    """The item without the absent candidates; None if no right or no wrong one is left."""
     indices = [index for index, word in enumerate(item.candidates) if word not in absent]
     if len(indices) == len(item.candidates):
         return item
@@ -205,13 +193,13 @@ def _remove(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | N
 
 
 def _without_sink(questions: Sequence[_Question]) -> list[_Question]:
-    """What stands at the first position is no candidate there."""
-    questions_left = ((prompt, window, _remove(item, (window.word_of[0],))) for prompt, window, item in questions)
-    return [(prompt, window, item) for prompt, window, item in questions_left if item is not None]
+    """The questions without candidates at the first position."""
+    remaining = ((prompt, window, _remove(item, (window.word_of[0],))) for prompt, window, item in questions)
+    return [(prompt, window, item) for prompt, window, item in remaining if item is not None]
 
 
 def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]) -> Items:
-    """The questions of all pronouns, of those whose nearest true antecedent is a name or a noun, of each stratum."""
+    """The items of all pronouns, of the named ones, and of each stratum."""
     items, n = [item for _, _, item in questions], len(questions)
     start = np.array([window.start for _, window, _ in questions])
     masks = np.zeros((2, n, batch.pieces.shape[1]), dtype=bool)
@@ -221,8 +209,12 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     choosers = [rival for rival in rivals if isinstance(rival, Chooser)]
     picks = {rival.name: [item.candidates[rival.choice(item)] for item in items] - start for rival in choosers}
     strata = [of_pronoun(item) for item in items]
-    asked = [[True] * n, [item.named for item in items], *([name in each for each in strata] for name in OF_PRONOUNS)]
-    number, order = np.nonzero(np.array(asked))
+    included = [
+        [True] * n,
+        [item.named for item in items],
+        *([name in each for each in strata] for name in OF_PRONOUNS),
+    ]
+    number, order = np.nonzero(np.array(included))
     prompts, pronouns = [prompt for prompt, _, _ in questions], [item.pronoun for item in items] - start
     columns = np.array(prompts)[order], pronouns[order], number, *masks[:, order]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
@@ -231,22 +223,22 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     return Items(batch, prompt, query, column.long(), candidates, right, by_rule)
 
 
-# The causal test: whom a pronoun means, and a person's gender, from the name to the pronoun.
+# The causal test: who is meant, and the gender of a person, from the name to the pronoun.
 
 _TWO_PEOPLE, _ONE_PERSON = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-gender"]
 
 
 def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
-    """Which heads carry whom a pronoun means, and a person's gender to the pronoun, in three tasks.
+    """Which heads carry who a pronoun means, and a person's gender to the pronoun, in three tasks.
 
-    `reference`: two people of different trades, of whom the verb tells which one “he” or “she” means, the subject in
-    half of the pairs; the answers are what either does for a living ("The baker praised the tailor because he": sewed).
-    They change places in the corrupted prompt. `gender`: two people of different gender, who change places in the
-    corrupted prompt. The answers are " his" and " her", of the one whose eyes, mouth or hand it must be: in half of the
-    pairs the subject, whom the other follows, in half the one who is watched or let, who comes last. `name-gender`: one
-    person, whose name is one of the other gender in the corrupted prompt; the answers are " he" and " she" (or " He"
-    and " She"), and a gender-neutral prompt says how much of the answer was there anyway (Vig 2020). Names have equally
-    many tokens, and either gender is the clean one in half of the pairs.
+    `reference`: two people with different trades; the verb tells which one “he” or “she” means, in half of the pairs
+    the subject. The answers are what they do for a living ("The baker praised the tailor because he": sewed). The
+    corrupted prompt swaps the two. `gender`: two people of different gender, swapped in the corrupted prompt. The
+    answers are " his" and " her", for the person whose eyes, mouth or hand it must be: in half of the pairs the
+    subject, in half the one who is watched or let, and comes last. `name-gender`: one person; the corrupted prompt has
+    a name of the other gender. The answers are " he" and " she" (or " He" and " She"), and a gender-neutral prompt says
+    how much of the answer was there anyway (Vig 2020). Names have the same number of tokens, and each gender is the
+    clean one in half of the pairs.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
@@ -283,13 +275,13 @@ def _one_person(number: int, names: tuple[str, str], rng: random.Random) -> _Pro
 
 
 def _names(tokenizer: Tokenizer) -> list[tuple[str, str]]:
-    """A masculine and a feminine name each, with equally many tokens."""
+    """Pairs of a masculine and a feminine name with the same number of tokens."""
     lengths = {name: len(tokenizer.pieces(name).ids) for name in (*MASCULINE_NAMES, *FEMININE_NAMES)}
     return [(m, f) for m in MASCULINE_NAMES for f in FEMININE_NAMES if lengths[m] == lengths[f]]
 
 
 def _trades(tokenizer: Tokenizer) -> list[tuple[Trade, Trade]]:
-    """Two trades each, whose nouns have equally many tokens."""
+    """Pairs of trades whose nouns have the same number of tokens."""
     lengths = {trade: len(tokenizer.continuation(f" {trade.noun}")) for trade in TRADES}
     return [pair for pair in combinations(TRADES, 2) if lengths[pair[0]] == lengths[pair[1]]]
 
@@ -305,7 +297,7 @@ def _task(
     people: Callable[[Tokenizer], list[Any]],
     neutral: str | None = None,
 ) -> Task:
-    """Pairs of prompts, every second one the other way round; all people come before any two come again."""
+    """Pairs of prompts, every second one the other way round; no couple comes again before all have come."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")

@@ -1,8 +1,8 @@
 """What explains a head's attention: position, token and class, the nearest word of a class, or relation and reference?
 
-Two answers, both fitted on one half of the documents and reported on the other. A mixture says of which rules the
-attention is made. A conditional logit in four groups says how much of what is not uniform each group explains, beyond
-those before it and beyond all others.
+Two models explain it, both fitted on one half of the documents and reported on the other. A mixture says which rules
+the attention consists of. A conditional logit in four groups says how much of the difference from uniform attention
+each group explains, beyond those before it and beyond all others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,25 +29,25 @@ from interp.statistics import estimate
 from interp.tokens import NO_WORD
 
 COLUMNS: list[str] = DECLARED["tables"]["explained"].split()
-ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys that they see, at most
-LONGEST = 64  # words of a stretch of text that is read
-AS_UNIFORM = 0.05  # nats: of a head that is closer to uniform attention nothing is said
+ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys they see, at most
+LONGEST = 64  # words of a stretch of text
+AS_UNIFORM = 0.05  # nats: heads closer to uniform attention are not explained
 UNIFORM, ALL_GROUPS = "uniform", "all"
-TAG_PAIR, FORM = "tag:", "word:"  # begin the names of properties of a key that are no rules: the logit alone has them
-_FREQUENT = 64  # of the pairs of tags, and of the forms, that are most frequent
+TAG_PAIR, FORM = "tag:", "word:"  # prefixes of properties of a key that are no rules; only the logit has them
+_FREQUENT = 64  # the most frequent pairs of tags, and forms
 
 
 @dataclass(frozen=True)
 class Explained:
     """The rows of `tables/explained`, and what was read and left out.
 
-    One row a head, kind and part, all of the half of the documents that nothing was fitted on. `share` has a 95%
-    interval over groups of documents, the fit fixed. `kl` is KL(attention || uniform) a row, in nats.
+    One row a head, kind and part, all from the half of the documents without fits. `share` has a 95% interval over
+    groups of documents, for a fixed fit. `kl` is KL(attention || uniform) a row, in nats.
 
-    mixture   the part of the head's attention that a rule of `named_keys.NAMES`, or uniform attention, has; they add
-              up to 1 but for `all`: what share of `kl` the whole mixture explains. `weight` is what it has beside
-              others where it names a key
-    nested    the share of `kl` that a group explains beyond those before it; `all`: that all four do
+    mixture   the share of the head's attention for a rule of `named_keys.NAMES`, or for uniform attention; they add up
+              to 1. `all` is the share of `kl` that the mixture explains. `weight` is a rule's weight against others if
+              it names a key
+    nested    the share of `kl` that a group explains beyond those before it; `all`: by all four
     unique    the share that is lost without the group
     shapley   what the group adds, on average over all orders (Shapley 1953)
     """
@@ -66,8 +66,8 @@ def explain(
 ) -> Explained:
     """Fit both models to the attention of every head between the words of some stretches of text.
 
-    What is not annotated has no rules. `seed` is of which stretches are read, and of the intervals. An `InputError`
-    refuses a corpus that is empty, of one half of the documents, or of words that the model does not know.
+    Missing annotation has no rules. `seed` draws the stretches and the intervals. An `InputError` refuses a corpus that
+    is empty, in one half of the documents, or has words that the model does not know.
     """
     heads, name = heads or Heads.from_model(model), getattr(corpus, "name", "texts")
     return fit_sample(model, seed, name, heads, sample(corpus, causal=heads.causal, seed=seed), progress)
@@ -81,7 +81,7 @@ def fit_sample(
     stretches: Sequence[AnnotatedText],
     progress: Progress | None = None,
 ) -> Explained:
-    """The same of stretches that were drawn already from a corpus of that name: one lot of work."""
+    """The same on stretches that were drawn from a corpus of that name: one lot of work."""
     reading = Reading(model, stretches, progress, heads=heads)
     pairs, names = _visible_keys(reading)
     refuse_unread(reading.counts, name)
@@ -94,8 +94,8 @@ def fit_sample(
 def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> list[AnnotatedText]:
     """Stretches of at most 64 words, drawn at random: about 4,000 words of each half of the documents, or fewer.
 
-    A stretch begins where a sentence does, or the one before it ended. Of long ones fewer words are drawn, so that all
-    queries of a half see at most 131,072 keys.
+    A stretch begins with a sentence, or after the stretch before it. All queries of a half see at most 131,072 keys, so
+    there are fewer words if stretches are long.
     """
     rng = np.random.default_rng(seed)
     halves: list[list[tuple[float, AnnotatedText, int, int]]] = [[], []]
@@ -110,14 +110,14 @@ def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> l
 def _stretches(text: AnnotatedText) -> Iterator[tuple[int, int]]:
     begin, length = 0, len(text.words)
     while begin < length:
-        ends = [at for at in (*text.sentence_starts, length) if begin < at <= begin + LONGEST]
+        ends = [index for index in (*text.sentence_starts, length) if begin < index <= begin + LONGEST]
         end = max(ends, default=begin + LONGEST)
         yield begin, end
         begin = end
 
 
 def _first_of(half: list[tuple[float, AnnotatedText, int, int]], causal: bool) -> list:
-    """Those drawn first, as many as there is room for."""
+    """As many of the first as fit."""
     half = sorted(half, key=lambda each: each[0])
     length = np.array([end - begin for _, _, begin, end in half])
     pairs = length * (length + 2) // (2 if causal else 1)
@@ -125,7 +125,7 @@ def _first_of(half: list[tuple[float, AnnotatedText, int, int]], causal: bool) -
 
 
 def _visible_keys(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
-    """Attention between words, and which keys each rule names; the group of each mark, by name."""
+    """Attention between words with the keys that each rule names, and the group of each rule."""
     forms: dict[str, int] = {}
     parts = [part for batch in reading for part in [_words(batch, forms)] if len(part[0])]
     if not parts:
@@ -134,21 +134,21 @@ def _visible_keys(reading: Reading) -> tuple[VisibleKeys, dict[str, str]]:
     row = torch.cat([part[0] + begin for part, begin in zip(parts, first, strict=False)])
     group, uniform, attention, marks, tags, form = (torch.cat(each) for each in [*zip(*parts, strict=True)][1:])
     spelled = [*forms]
-    pairs = {f"{TAG_PAIR}{TAGS[at // len(TAGS)]}->{TAGS[at % len(TAGS)]}": at for at in _frequent(tags)}
-    words = {f"{FORM}{spelled[at]}": at for at in _frequent(form)}
-    frequent_marks = [tags == at for at in pairs.values()] + [form == at for at in words.values()]
+    pairs = {f"{TAG_PAIR}{TAGS[pair // len(TAGS)]}->{TAGS[pair % len(TAGS)]}": pair for pair in _frequent(tags)}
+    words = {f"{FORM}{spelled[index]}": index for index in _frequent(form)}
+    frequent_marks = [tags == index for index in pairs.values()] + [form == index for index in words.values()]
     marks = torch.cat([marks, torch.stack(frequent_marks, 1)], 1) if frequent_marks else marks
     return VisibleKeys.from_pairs(row, group, uniform, attention, marks), NAMES | dict.fromkeys((*pairs, *words), TOKEN)
 
 
 def _frequent(numbers: Int[Tensor, " pair"]) -> list[int]:
-    """The most frequent ones of numbers from 0 on."""
+    """The most frequent numbers, except negative ones."""
     count = torch.bincount(numbers[numbers >= 0])
-    return [at for at in count.argsort(descending=True, stable=True)[:_FREQUENT].tolist() if count[at]]
+    return [index for index in count.argsort(descending=True, stable=True)[:_FREQUENT].tolist() if count[index]]
 
 
 def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
-    """Item, uniform attention, attention, marks, tags and form of each pair, and the group of each item; on the CPU."""
+    """Item, group, uniform attention, attention, marks, tags and form of each pair, on the CPU."""
     n_words, word_of = batch.pieces.shape[1], batch.word_of
     worded = word_of != NO_WORD
     prefix, behind = (~worded).cummin(1).values, (~worded).flip(1).cummin(1).values.flip(1)
@@ -170,16 +170,16 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
 
 
 def explained(visible: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
-    """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` but for the corpus.
+    """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` without the corpus.
 
-    `groups` says which of `GROUPS` each mark belongs to, by its name; `TAG_PAIR` and `FORM` are in the logit alone.
+    `groups` has the group of each mark, one of `GROUPS`. Marks of `TAG_PAIR` and `FORM` are only in the logit.
     """
     fitted, reported = visible.half(0), visible.half(1)
     occurs = fitted.marks.any(0).tolist()
-    marks = {name: at for at, name in enumerate(groups) if occurs[at]}
-    rules = {name: at for name, at in marks.items() if not name.startswith((TAG_PAIR, FORM))}
+    marks = {name: index for index, name in enumerate(groups) if occurs[index]}
+    rules = {name: index for name, index in marks.items() if not name.startswith((TAG_PAIR, FORM))}
     named = [(UNIFORM, UNIFORM), *((name, groups[name]) for name in rules), (ALL_GROUPS, ALL_GROUPS)]
-    members = [[at for name, at in marks.items() if groups[name] == group] for group in GROUPS]
+    members = [[index for name, index in marks.items() if groups[name] == group] for group in GROUPS]
     kl, rows = reported.below_uniform(), reported.rows()
     mean_kl = kl.sum(0) / rows.sum()
     kl = torch.where(mean_kl < AS_UNIFORM, torch.nan, kl)
@@ -202,7 +202,7 @@ def _mixture(
     heads: Heads,
     seed: int,
 ) -> pd.DataFrame:
-    """What part of each head's attention each rule has, and what the whole mixture explains."""
+    """The share of each head's attention for each rule, and what the whole mixture explains."""
     weights = attention_models.fit_mixture(fitted)
     had = attention_models.mixture_shares(reported, weights)
     totals = torch.cat([had, attention_models.mixture_gain(reported, weights)[:, None]], 1)
@@ -215,13 +215,13 @@ def _mixture(
 def _by_group(
     fitted: VisibleKeys, reported: VisibleKeys, kl: Float[Tensor, "group head"], members: Sequence[Sequence[int]]
 ) -> dict[str, Float[Tensor, "group part head"]]:
-    """What each group of marks explains, from a logit of every set of groups, each begun where a smaller one ended."""
+    """What each group of marks explains, from a logit of every set of groups, started at a smaller set's fit."""
     numbers = range(len(GROUPS))
     weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], kl.shape[1])}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
     for subset in (subset for size in numbers for subset in combinations(numbers, size + 1)):
-        columns = [at for group in subset for at in members[group]]
-        if not columns:  # no mark of these groups occurs, so they explain nothing
+        columns = [index for group in subset for index in members[group]]
+        if not columns:  # no mark of these groups occurs
             weights[subset], closer[subset] = weights[()], closer[()]
             continue
         fits, reads = (each.having(columns) for each in (fitted, reported))
@@ -257,7 +257,7 @@ def _estimated(
     wholes: Float[Tensor, "group part head"],
     seed: int,
 ) -> pd.DataFrame:
-    """Totals over what they are shares of; `parts` has the name and the group of each."""
+    """Totals as shares of wholes; `parts` has the name and the group of each."""
     head_columns, part = heads.columns(len(parts))
     shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, wholes)), seed=seed)
     names, groups = (np.array(each, dtype=object)[part] for each in zip(*parts, strict=True))

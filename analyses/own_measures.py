@@ -1,8 +1,7 @@
-"""How does a user ask a question of their own? A measure made in a line, scored beside its rivals as ours are.
+"""How does a user ask a question of their own? With a measure made in one line, scored beside rivals as ours are.
 
-A measure of word pairs is scored as relations are (`analyses.scoring.rules`): the word that a head looks at hardest
-is the one sought. A measure of claims is scored as positional ones are: the share of attention that falls on the
-claimed keys (`docs/own_measures.md`).
+A measure of word pairs is scored as relations are: how often is the most attended word the target? A measure of claims
+is scored as positional ones are: what share of attention is on the claimed keys (`docs/own_measures.md`)?
 """
 
 import runpy
@@ -37,17 +36,17 @@ Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
 
 
 def _offset_rival(offset: int) -> Rival:
-    """A pattern that looks at one offset, in tokens; a row that has no such key looks nowhere."""
+    """A pattern that looks at one offset, in tokens; a row without such a key looks nowhere."""
     return Rival(f"offset {offset:+d}", lambda rows: (near(rows, offset) & rows.visible)[:, None].to(REAL))
 
 
 OF_WORDS = (UNIFORM, *OFFSETS)
 OF_TOKENS = (EVERY_KEY, *map(_offset_rival, (-5, -4, -3, -2, -1, 1, 2, 3)))
-"""The rivals of measures that name none."""
+"""The default rivals."""
 
 
 def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str = "") -> Behaviour:
-    """A behaviour of a user's measures of word pairs or of claims, in shares; `title` is the heading."""
+    """A behaviour of a user's measures, of word pairs or claims, in shares; `title` is the heading."""
     for measure in measures:
         if not measure.points or measure.unit != "share":
             raise InputError(f"measure {measure.name}: expected `pairs` or `claims`, and the unit share")
@@ -107,10 +106,10 @@ def _called(name: str, expected: str, function: Callable[[Any], Any], argument: 
 
 
 def as_behaviours(measures: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
-    """What is chosen for, a user's lone measures gathered into one behaviour."""
+    """The behaviours, a user's single measures gathered into one."""
     measures = list(measures)
-    alone = [each for each in measures if isinstance(each, Measure)]
-    return [each for each in measures if not isinstance(each, Measure)] + ([own_behaviour(alone)] if alone else [])
+    single = [each for each in measures if isinstance(each, Measure)]
+    return [each for each in measures if not isinstance(each, Measure)] + ([own_behaviour(single)] if single else [])
 
 
 def measure_pairs(
@@ -123,18 +122,20 @@ def measure_pairs(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """How often every head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
+    """How often each head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
 
-    `pairs` gives the words of a text that ask with the words that are sought, by their places among its words. An
-    `InputError` refuses a corpus without such a pair, and a model of two stacks or without a tokenizer.
+    `pairs` gives pairs of a text's words, query and target, as indices. An `InputError` refuses a corpus without such a
+    pair, and a model of two stacks or without a tokenizer.
     """
     measures = [_with_rivals(Measure(name, title, pairs=pairs))]
     return measured(partial(Collector, measures=measures), model, corpus, seed=seed, progress=progress).heads
 
 
 def read_file(path: Path) -> list[str | Behaviour]:
-    """The behaviours and measures of a user's Python file: those at its top level, or in its lists `BEHAVIOURS` and
-    `MEASURES`. An `InputError` says what is wrong with it."""
+    """The behaviours and measures of a user's Python file, in lists `BEHAVIOURS` and `MEASURES` or at its top level.
+
+    An `InputError` says what is wrong with it.
+    """
     if not path.is_file():
         raise InputError(f"no file {path}: expected a Python file that makes measures")
     try:
@@ -165,7 +166,7 @@ class Collector(Scoring):
         self.mask_id, causal = mask_of(model, self.heads), self.heads.causal
         fills = self.mask_id is not None
         measures = [each for each in measures if not (each.later and causal) and (fills or not each.masked)]
-        self.scorers = [self._scorer(measure) for measure in measures]
+        self.parts = [self._scorer(measure) for measure in measures]
         names = ", ".join(measure.name for measure in measures)
         self.nothing = f"the corpus has no item of {names} that this model shows"
 

@@ -1,8 +1,8 @@
 """Which heads follow grammar: from one tag to another, and between the two ends of a dependency?
 
-Attention is read on tagged and parsed text. A head that only looks at a fixed offset follows many relations by
-accident, so the best fixed offset is the baseline, through the same scorer. The causal test asks which heads carry the
-number of a subject across a distractor to its verb.
+Attention is read on tagged and parsed text. A head that looks at a fixed offset follows many relations by accident, so
+the best fixed offset is the baseline, in the same scorer. The causal test asks which heads carry the number of a
+subject to its verb, across a distractor.
 """
 
 import random
@@ -19,7 +19,7 @@ from analyses.measures.head_tables import Heads, Scored
 from analyses.reading.inputs import mask_of
 from analyses.reading.windows import Batch, Progress, Window
 from analyses.scoring.choices import PairScorer
-from analyses.scoring.collectors import Scoring, Sinks, measured
+from analyses.scoring.collectors import Scoring, Sinks, Summed, measured
 from analyses.scoring.rules import (
     BACKWARD,
     LADDER,
@@ -28,9 +28,9 @@ from analyses.scoring.rules import (
     RELATION,
     RELATIONS,
     WAYS,
+    Pair,
     Records,
     edges,
-    followed,
 )
 from analyses.scoring.strata import PREDICTED, in_strata, predicted, strata_of
 from analyses.tasks.causal_tests import PAIRS, Builders, Effects, Task, effects_of
@@ -59,16 +59,16 @@ def measure(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """Every head's relation accuracies (Clark 2019) and tag lifts, raw and without the first position.
+    """Every head's relation accuracies (Clark 2019) and tag lifts, with and without the first position.
 
-    Relation accuracy: the word that gets most attention from one end of a dependency, itself and special tokens aside,
-    is the other end; its baseline is the best fixed offset in words. Tag lift: see `interp.patterns.tags`; its
-    baseline is 1. Texts without tags or relations are counted and left out.
+    Relation accuracy: from one end of a dependency, how often is the other end the most attended word? The word itself
+    and special tokens do not count. The baseline is the best fixed offset in words. Tag lift: see
+    `interp.patterns.tags`; its baseline is 1. Texts without tags or relations are counted and left out.
 
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty or has no annotation that is needed.
+        InputError: the corpus is empty or lacks the annotation.
     """
     collector = partial(Collector, seed=seed, relations=relations, tag_pairs=tag_pairs)
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
@@ -96,10 +96,10 @@ def relation_measure(relation: str, way: str) -> Measure:
 
 
 def predicting_measure(relation: str, way: str, *, masked: bool = False) -> Measure:
-    """From where a model has to choose a word to the word at the relation's other end.
+    """From where a model predicts a word to the word at the relation's other end.
 
-    That is the token before it, of a causal model, or (`masked`) a mask in its place. Keys are hidden from the former
-    alone: of the latter, the relation itself is read at masked words.
+    A causal model predicts it in the token before, another model in a mask (`masked`). Keys are hidden only from the
+    former: with masks, the knock-outs of the relation itself read masked words.
     """
     source, target = way.split("->")
     name = f"relation-{'masked' if masked else 'predicting'}:{relation}:{way}"
@@ -124,7 +124,7 @@ _PREDICTING, _MASKED = ([predicting_measure(*each, masked=masked) for each in PR
 
 
 def transposed_measure(relation: str) -> Measure:
-    """Of all words that attend to the dependent, does the head of the relation attend to it most?"""
+    """Of all words, does the head of the relation attend to the dependent most?"""
     return Measure(
         f"relation:{relation}:head->dependent:transposed",
         f"of all that attend to the dependent of {relation}, its head does most",
@@ -136,17 +136,17 @@ def transposed_measure(relation: str) -> Measure:
 
 
 def tag_measure(query: str, key: str) -> Measure:
-    """From words of one tag to other words of another, beyond what distance explains."""
+    """From words of one tag to words of another, beyond what distance explains."""
     name = f"tag:{query}->{key}"
     return Measure(
         name,
         f"from words tagged {query} to words tagged {key}",
         unit="lift",
-        claims=lambda shown: _tagged(shown, query, key),
+        claims=lambda window: _tagged(window, query, key),
         rivals=(NO_PREFERENCE,),
         null="same distance",
         tasks=_AGREEMENT if (query, key) == ("VERB", "NOUN") else (),
-        recorded="tag" if (query, key) == ("NOUN", "ADJ") else name,  # the one that curves are drawn of
+        recorded="tag" if (query, key) == ("NOUN", "ADJ") else name,  # curves show "tag"
     )
 
 
@@ -162,7 +162,7 @@ _NOTHING = "the corpus has no word with a tag or relation that is measured: expe
 
 
 class Collector(Scoring):
-    """Adds up relation accuracies and what tag lifts are made of."""
+    """Adds up relation accuracies and the parts of tag lifts."""
 
     def __init__(
         self,
@@ -176,43 +176,40 @@ class Collector(Scoring):
         transposed: bool = True,
         removed: bool = True,
     ):
-        """Start from nothing; without `rules` no choices are kept for `tables/rules`, without `removed` there is no
-        second reading, of rows without the first position."""
+        """Without `rules`, no choices are kept for `tables/rules`; without `removed`, the first position is kept."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
-        self.relations, sinks = {*relations}, SINKS if removed else SINKS[:1]
-        measures = [relation_measure(name, way) for name in relations for way in WAYS]
-        narrow, columns = strata_of(measures)
-        measures += narrow
-        self.records = Records(self.heads, measures, (OFFSETS, (*NEAREST, *LADDER)), RELATION) if rules else None
-        unseen, pairs = "relation ends left out: the other end is not visible", in_strata(edges(relations), columns)
-        self.chosen = PairScorer(
-            self.heads, measures, pairs, self.counts, unseen=unseen, records=self.records, sinks=sinks
-        )
-        self.lifts = Lifts(self.heads, tag_pairs, removed=removed)
-        scorers: list[Any] = [self.chosen, self.lifts]
-        self.all_records = [self.records] if self.records is not None else []
-        causal, fills = self.heads.causal, mask_of(model, self.heads)
-        if relations == RELATIONS and (causal or fills is not None):
-            measures = [*(_PREDICTING if causal else _MASKED)]
+        self.relations = {*relations}
+
+        def scorer(
+            measures: Sequence[Measure], pairs: Callable[[AnnotatedText], list[Pair]], tiers: Any, **options: Any
+        ) -> PairScorer:
+            """Measures with their strata; `known` are the rules to compare with, the simplest first."""
             narrow, columns = strata_of(measures)
-            measures += narrow
-            known = (OFFSETS[:5], (*BACKWARD, *LADDER)) if causal else (OFFSETS, (*NEAREST, *LADDER))
-            records = Records(self.heads, measures, known, RELATION) if rules else None
-            row: dict[str, Any] = {"predicting": True} if causal else {"mask_id": fills}
-            row |= {"records": records, "sinks": sinks}
-            scorers.append(
-                PairScorer(self.heads, measures, in_strata(predicted, columns), Counter(), unseen="-", **row)
-            )
-            self.all_records += [records] if records is not None else []
-        for records in self.all_records:
-            records.unseen[:] = 0
+            measures, records = [*measures, *narrow], None
+            if rules:
+                records = Records(self.heads, measures, tiers, RELATION)
+                records.unseen[:] = 0
+                self.records.append(records)
+            options |= {"records": records, "sinks": SINKS if removed else SINKS[:1]}
+            return PairScorer(self.heads, measures, in_strata(pairs, columns), **options)
+
+        everything, unseen = (OFFSETS, (*NEAREST, *LADDER)), "relation ends left out: the other end is not visible"
+        measures = [relation_measure(name, way) for name in relations for way in WAYS]
+        self.chosen = scorer(measures, edges(relations), everything, counts=self.counts, unseen=unseen)
+        self.lifts = Lifts(self.heads, tag_pairs, removed=removed)
+        self.lifted, self.parts = (self.lifts.measures, self.lifts.totals["kept"]), [self.chosen, self.lifts]
+        mask_id, shared = mask_of(model, self.heads), {"counts": Counter[str](), "unseen": "-"}
+        if relations == RELATIONS and self.heads.causal:
+            tiers = OFFSETS[:5], (*BACKWARD, *LADDER)
+            self.parts.append(scorer(_PREDICTING, predicted, tiers, predicting=True, **shared))
+        elif relations == RELATIONS and mask_id is not None:
+            self.parts.append(scorer(_MASKED, predicted, everything, mask_id=mask_id, **shared))
         if transposed:
             turned, pairs = [transposed_measure(name) for name in relations], edges(relations, WAYS[:1])
-            scorers.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
-        self.scorers = scorers
+            self.parts.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
 
     def add(self, batch: Batch) -> None:
-        """Score one batch, and count what is left out: words of another tag set are keys, but no measure's."""
+        """Score one batch, and count what is left out: words of another tag set are keys of no measure."""
         super().add(batch)
         for window in batch.windows:
             text, words = window.text, slice(window.scored_from, window.stop)
@@ -228,13 +225,9 @@ class Collector(Scoring):
             }
             self.counts.update({name: count for name, count in counts.items() if count})
 
-    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
-        """What gives the rows of `tables/rules`."""
-        return followed(self.all_records, self.behaviour, corpus, self.lifts.measures, self.lifts.totals["kept"])
 
-
-class Lifts:
-    """Adds up what tag lifts are made of."""
+class Lifts(Summed):
+    """Adds up the parts of tag lifts."""
 
     def __init__(self, heads: Heads, tag_pairs: Sequence[tuple[str, str]], *, removed: bool = True):
         self.measures = [tag_measure(x, y) for x, y in tag_pairs]
@@ -243,6 +236,7 @@ class Lifts:
         self.totals: dict[Sinks, TagTotals] = {}
         for sink in SINKS if removed else SINKS[:1]:
             self.totals[sink] = TagTotals(heads.count, pairs, causal=heads.causal)
+        self.parts = [*self.totals.values()]
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -251,7 +245,7 @@ class Lifts:
         other_words = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
         totals, word = self.totals["kept"], word_of.clamp(min=0)
         by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
-        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; an unlisted one has its own
+        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; others share one number
         asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
         sides, rest = tag_sides(totals.bins, batch.pattern, other_words & visible, tags, asking)
         totals.add(batch.groups, sides, asking, visible)
@@ -261,17 +255,8 @@ class Lifts:
         visible_rest[..., 0] = False
         self.totals["removed"].add(batch.groups, rest, asking, visible_rest, batch.sink.scale)
 
-    def state(self) -> Any:
-        """What was added up, in plain values."""
-        return [totals.state() for totals in self.totals.values()]
-
-    def merge(self, state: Any) -> None:
-        """Add what was added up of other texts."""
-        for totals, part in zip(self.totals.values(), state, strict=True):
-            totals.merge(part)
-
     def scored(self) -> list[Scored]:
-        """The sums of both readings."""
+        """The sums of each reading."""
         return [Scored(totals, self.measures, sink, null=totals.null) for sink, totals in self.totals.items()]
 
 
@@ -281,10 +266,10 @@ class Lifts:
 def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
     """Which heads carry the subject's number to its verb, in two tasks.
 
-    `agreement` has another noun between subject and verb, singular in half of the pairs; `agreement-adjacent` has none,
-    so that a model which only hears the nearest noun still shows where it hears it. Clean and corrupted prompts have
-    subjects of different number (one noun's two forms where both have the same number of tokens, else two nouns); the
-    answers are " was" and " were", and either number is the clean one in half of the pairs.
+    `agreement` has another noun between subject and verb, singular in half of the pairs. `agreement-adjacent` has none,
+    so it also shows heads of a model that only uses the nearest noun. Clean and corrupted subjects differ in number:
+    they are two forms of one noun if these have the same number of tokens, else two nouns. The answers are " was" and
+    " were"; each number is the clean one in half of the pairs.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
@@ -298,28 +283,27 @@ def _agreement(model: Model, count: int | None, seed: int, name: str, question: 
     if not subjects:
         raise InputError("no singular and plural noun have the same number of tokens")
     rng.shuffle(subjects)
-    clean, corrupt, right, wrong, related = [], [], [], [], []
+    rows = []
     for number in range(count or PAIRS):
-        turn, place = divmod(number, len(subjects))  # all of them before any comes again
+        turn, place = divmod(number, len(subjects))  # all subjects, then all again
         singular, plural = subjects[place]
         distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])
         frame = rng.choice(DECLARED["tasks"][name]["frames"])
         forms = [(singular, " was"), (plural, " were")]
-        if (number + turn) // 2 % 2:  # swapped both ways, each subject too
+        if (number + turn) // 2 % 2:  # each subject both ways
             forms.reverse()
         prompts = [frame.format(subject=subject, distractor=distractor[(number + turn) % 2]) for subject, _ in forms]
-        for column, value in zip((clean, corrupt, right, wrong), (*prompts, *(verb for _, verb in forms)), strict=True):
-            column.append(value)
-        related.append((singular, plural, distractor.singular, frame))
+        rows.append((*prompts, *(verb for _, verb in forms), (singular, plural, distractor.singular, frame)))
+    clean, corrupt, right, wrong, related = map(list, zip(*rows, strict=True))
     pairs = Pairs.from_texts(model, clean, corrupt, right, wrong, drop=True)
     ways = ("subject", "subject in the plural", "distractor", "frame")
-    clusters = {way: [related[place][at] for place in pairs.kept] for at, way in enumerate(ways)}
+    clusters = {way: [related[place][index] for place in pairs.kept] for index, way in enumerate(ways)}
     answers = [right[place].strip() for place in pairs.kept]
     return Task(name, question, pairs, left_out=pairs.left_out, clusters=clusters, answers=answers)
 
 
 def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[tuple[str, str]]:
-    """Singular and plural with equally many tokens after "The": of one noun where there are such, else of two."""
+    """Singulars and plurals with the same number of tokens after "The": of one noun if possible, else of two."""
 
     def length(noun: str) -> int:
         return len(tokenizer.continuation(" " + noun))

@@ -1,19 +1,19 @@
 """Which heads look by position: the previous token, a fixed offset, the first token, an earlier copy, what followed it?
 
-Attention is read on any text, and on random tokens repeated once, where only induction can help. The causal test breaks
-the repeat: it asks which heads carry the copy from the first time to the second.
+Attention is read on any text, and on random tokens repeated once, where only induction helps. The causal test breaks
+the repeat and asks which heads carry the copy from its first occurrence to the second.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from heapq import nsmallest
+from operator import itemgetter
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from analyses.corpora.in_memory import random_ids
 from analyses.execution import lots
@@ -28,7 +28,7 @@ from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patching import Pairs
 from interp.patching.metrics import last_logits
-from interp.patterns import Rows, Totals, positional
+from interp.patterns import Totals, positional
 from interp.patterns.claimed import Claimed
 from interp.patterns.rows import SINKS
 from interp.tokens import NO_WORD
@@ -48,14 +48,14 @@ _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 def measure(
     model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0, progress: Progress | None = None
 ) -> pd.DataFrame:
-    """Every head's positional measures on a corpus, raw and without the first position, beside uniform attention.
+    """Every head's positional measures on a corpus, with and without the first position, against uniform attention.
 
-    Without a corpus they are measured on random token ids, and a model without a tokenizer reads texts of ids ("5 17").
+    Without a corpus the text is random token ids. A model without a tokenizer reads texts of ids ("5 17").
 
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty, or of words where the model has no tokenizer.
+        InputError: the corpus is empty, or it has words and the model has no tokenizer.
     """
     if corpus is None:
         model, corpus = by_ids(model), random_ids(model, seed)
@@ -69,10 +69,6 @@ _UNTRAINED = "untrained heads"
 _ROWS: dict[str, Any] = {"rivals": (UNIFORM,), "null": "any key", "of_words": False}
 
 
-def _near(offset: int) -> Callable[[Rows], Tensor]:
-    return lambda rows: positional.near(rows, offset)
-
-
 def _offset_measure(offset: int) -> Measure:
     name, way = positional.offset_name(offset), "before" if offset < 0 else "after"
     place = f"token {way}"
@@ -80,7 +76,7 @@ def _offset_measure(offset: int) -> Measure:
     return Measure(
         name,
         f"attention to the token {abs(offset)} {way}",
-        mask=_near(offset),
+        mask=partial(positional.near, offset=offset),
         later=offset > 0,
         tasks=("repeat",) if offset == -1 else (),
         recorded=name if offset == -1 else "",
@@ -96,7 +92,7 @@ def _mass(name: str, **options: Any) -> Measure:
 MEASURES = (
     *map(_offset_measure, positional.OFFSETS),
     _mass("first-token", mask=positional.first_token),
-    _mass("self", mask=_near(0)),
+    _mass("self", mask=partial(positional.near, offset=0)),
     _mass("duplicate-token", mask=positional.earlier_copies),
     _mass("distance"),
     _mass("entropy", null="none"),
@@ -107,7 +103,7 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def masks(*, causal: bool) -> dict[str, positional.Mask]:
-    """By measure, what is claimed of the text itself."""
+    """The mask of each measure that is read on the text itself."""
     measures = BEHAVIOUR.measurable(causal=causal)
     return {measure.name: measure.mask for measure in measures if measure.mask and not measure.corpus}
 
@@ -118,17 +114,15 @@ class Collector(Scoring):
     def __init__(
         self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3, repeats: int = _REPEATS
     ):
-        """Start from nothing. Without untrained models, `positional-head` has no bar and is left out.
-
-        Induction is measured on so many `repeats`.
-        """
+        """Without untrained models, `positional-head` has no baseline and is left out; `repeats` are for induction."""
         super().__init__(model, BEHAVIOUR.name, heads)
         self.model, self.seed, self.repeats = model, seed, repeats
         self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
         self.masks = masks(causal=self.heads.causal)
         self.sums = Readings(self.heads, [_BY_NAME[name] for name in (*self.masks, *positional.SPREAD)])
         self.modes = positional.Modes.empty(self.heads.count, positional.N_MODES)
-        self.sample: list[tuple[str, Window]] = []
+        self.sample = _Sample()
+        self.parts = [self.sums, self.modes, self.sample]
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -136,27 +130,16 @@ class Collector(Scoring):
         heads, uniform = questions.read(batch.pattern, batch.sink), questions.read(batch.rows.uniform)
         self.sums.add_prompts(batch.groups, heads, uniform)
         self.modes.add(batch.groups, *positional.argmax_offsets(batch.pattern, batch.rows))
-        windows = [*self.sample, *((_drawn(window), window) for window in batch.windows)]
-        windows = nsmallest(_UNTRAINED_WINDOWS, windows, key=lambda drawn: drawn[0])
-        self.sample = [(drawn, window.without_words()) for drawn, window in windows]
-
-    def state(self) -> Any:
-        """What was added up, in plain values."""
-        return [self.counts, self.sums.state(), self.modes.state(), self.sample]
-
-    def merge(self, state: Any) -> None:
-        """Add what another collector added up of other texts."""
-        counts, sums, modes, sample = state
-        self.counts.update(counts)
-        self.sums.merge(sums)
-        self.modes.merge(modes)
-        self.sample = nsmallest(_UNTRAINED_WINDOWS, [*self.sample, *sample], key=lambda drawn: drawn[0])
+        bare = (replace(window, text=AnnotatedText((), (), window.text.document)) for window in batch.windows)
+        self.sample.merge(zip(map(_drawn, batch.windows), bare, strict=True))
 
     def scored(self) -> list[Scored]:
-        """What was added up, and induction."""
+        """The sums, and induction."""
         scored = self.sums.scored()
         if self.seeds:
-            bar = untrained_share(self.model, self.heads, [window for _, window in self.sample], self.seeds)
+            work = partial(_untrained_modes, self.model, self.heads, [window for _, window in self.sample.drawn])
+            modes = [each.finish() for each in lots.do(work, [(seed,) for seed in self.seeds])]
+            bar = max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in modes)
             measure = replace(_BY_NAME["positional-head"], rivals=(Rival(_UNTRAINED, bar),))
             scored.append(Scored(self.modes, [measure], "kept"))
         length = repeat_length(self.model)
@@ -166,20 +149,24 @@ class Collector(Scoring):
         return [*scored, induction(self.model, length, self.seed, self.heads, self.repeats)]
 
 
+class _Sample:
+    """The windows whose hashes come first, in whatever order the texts come."""
+
+    def __init__(self):
+        self.drawn: list[tuple[str, Window]] = []
+
+    def state(self) -> list[tuple[str, Window]]:
+        return self.drawn
+
+    def merge(self, drawn: Iterable[tuple[str, Window]]) -> None:
+        self.drawn = nsmallest(_UNTRAINED_WINDOWS, [*self.drawn, *drawn], key=itemgetter(0))
+
+
 def _drawn(window: Window) -> str:
-    """What draws a window: a hash of what is read and scored of it, so that no order of texts draws others."""
     return hashlib.sha256(repr((window.ids, window.source, window.scored_from - window.start)).encode()).hexdigest()
 
 
-def untrained_share(model: Model, heads: Heads, sample: Sequence[Window], seeds: Sequence[int]) -> float:
-    """The largest share of rows that any head of any untrained model looks hardest at one offset with."""
-    modes = lots.do(partial(_untrained_modes, model, heads, sample), [(seed,) for seed in seeds])
-    whole = [each.finish() for each in modes]
-    return max(float((each.scores.sum(0) / each.weights.sum(0)).max()) for each in whole)
-
-
 def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed: int) -> positional.Modes:
-    """How many rows of each of an untrained model's heads look hardest at each offset."""
     reading = Reading(untrained(model, seed), (), heads=heads)
     modes = positional.Modes.empty(heads.count, positional.N_MODES)
     for windows in reading.batched(sample):
@@ -192,20 +179,20 @@ def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed:
 
 
 def repeat_length(model: Model) -> int:
-    """How many tokens R holds: as many as fit twice behind a start token, at most 50."""
+    """How many tokens R has: as many as fit twice after a start token, at most 50."""
     stacks = model.config.stacks.values()
     return min(_LONGEST_REPEAT, (min(stack.n_ctx for stack in stacks) - 1) // 2, len(_ordinary_ids(model)))
 
 
 def _ordinary_ids(model: Model) -> list[int]:
-    """Tokens of every stack that are no special token of either tokenizer."""
+    """Ids in every stack's vocabulary that no tokenizer has as special tokens."""
     special = [each.special_ids for each in (model.tokenizer, model.target_tokenizer) if each]
     d_vocab = min(stack.d_vocab for stack in model.config.stacks.values())
     return sorted({*range(d_vocab)}.difference(*special))
 
 
 def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
-    """`count` rows of start + R + R as ids; R is drawn without replacement and holds no special token."""
+    """`count` rows of start + R + R as ids; R is drawn without replacement, from tokens that are not special."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
     orders = [torch.randperm(len(ordinary), generator=generator)[:length] for _ in range(count)]
@@ -216,7 +203,7 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
 
 
 def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = False) -> list[Window]:
-    """What `repeated` draws as texts, each a document of its own; `paired`, an encoder reads the same meanwhile."""
+    """The rows of `repeated` as texts, each one a document; if `paired`, an encoder reads the same."""
     windows = []
     for number, row in enumerate(repeated(model, length, count, seed).tolist()):
         ids, start = tuple(row), len(row) - 2 * length
@@ -229,7 +216,7 @@ def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = 
 def induction(model: Model, length: int, seed: int, heads: Heads | None = None, count: int = _REPEATS) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
 
-    A decoder that has a source reads the repeat while its encoder reads it too.
+    A decoder with an encoder reads the repeat while its encoder reads it too.
     """
     heads = heads or Heads.from_model(model)
     measure = _BY_NAME["induction"]
@@ -251,10 +238,10 @@ def _induction(model: Model, heads: Heads, begin: int, windows: list[Window]) ->
 
 
 def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
-    """Which heads carry a copy: the task `repeat`, of 40 `pairs` where no other number is given.
+    """Which heads carry a copy: the task `repeat`, with 40 `pairs` by default.
 
-    Clean: start + R + the beginning of R. Corrupted: in the first R the prompt's last token has changed places with a
-    later one, so what followed it is another token. Right and wrong answers are what followed in either.
+    Clean: start + R + the beginning of R. Corrupted: in the first R, the prompt's last token and a later one are
+    swapped, so another token follows it. The right and the wrong answer are what followed in either prompt.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
@@ -293,7 +280,7 @@ BEHAVIOUR = Behaviour(
 )
 
 
-# Cross-attention, while the decoder writes: at the start of the source, everywhere, or along with it?
+# Cross-attention, while the decoder writes: does it look at the start of the source, everywhere, or in its order?
 
 _NO_ORDER = Rival("no order", 0.0)
 CROSSING_MEASURES = tuple(  # in the order of `positional.CROSSING`; the last is a number a text
@@ -306,21 +293,12 @@ class CrossingCollector(Scoring):
     """Adds up the measures of cross-attention."""
 
     def __init__(self, model: Model, *, seed: int = 0, heads: Heads | None = None):
-        """Start from nothing."""
         crossing = [kind for kind in Heads.kinds_of(model) if kind.attention == "cross"]
         if heads is None and not crossing:
             raise InputError("this model has no cross-attention: expected an encoder and a decoder")
         super().__init__(model, CROSSING.name, heads or crossing[0])
         self.totals = {sink: Totals.empty(self.heads.count + 1, len(positional.CROSSING)) for sink in SINKS}
-
-    def state(self) -> Any:
-        """What was added up, in plain values."""
-        return {sink: sums.state() for sink, sums in self.totals.items()}
-
-    def merge(self, state: Any) -> None:
-        """Add what another collector added up of other texts."""
-        for sink in SINKS:
-            self.totals[sink].merge(state[sink])
+        self.parts = [*self.totals.values()]
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -335,7 +313,7 @@ class CrossingCollector(Scoring):
             self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
 
     def scored(self) -> list[Scored]:
-        """What was added up. The order of keys that a text's rows favour by chance has no correlation with theirs."""
+        """The sums. By chance, the order of the favourite keys has no correlation with that of the rows."""
         scored = []
         for sink in SINKS:
             totals = self.totals[sink]

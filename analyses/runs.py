@@ -1,4 +1,4 @@
-"""What do several runs say side by side? Reads the directories that commands left, and joins their tables."""
+"""What do several runs say together? Reads the directories of commands, and joins their tables."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
 from interp.training import state
 
-_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those that are read here
+_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: a check, and what is expected
     "files": (lambda value: _is_list_of(value, str), "a list of names"),
     "seed": (lambda value: type(value) is int, "a whole number"),
     "command": (lambda value: isinstance(value, str), "what was typed"),
@@ -35,12 +35,12 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json, those th
         "names and hashes of corpora",
     ),
 }
-_MOST_CELLS = 1 << 26  # of a table: the largest of ours have a fifth of it
+_MOST_CELLS = 1 << 26  # of a table: five times as many as our largest
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A directory that a command left: `facts` is its run.json, and `table` gives its tables."""
+    """The output directory of a command: `facts` is its run.json, and `table` gives its tables."""
 
     folder: Path
     name: str  # of the directory
@@ -48,17 +48,17 @@ class RunFolder:
 
     @property
     def model(self) -> str | None:
-        """What the run called its model; None where it was about several, or none."""
+        """The name of its model; None if it had several, or none."""
         return self.facts.get("name")
 
     @property
     def seed(self) -> int:
-        """Of everything random."""
+        """The seed of everything random."""
         return self.facts["seed"]
 
     @property
     def corpora(self) -> list[dict[str, Any]]:
-        """Facts about the texts that were read."""
+        """Facts about its texts."""
         return self.facts["corpora"]
 
     @property
@@ -68,7 +68,7 @@ class RunFolder:
         return [each.stem for each in files if each.parts[:1] == ("tables",) and each.suffix == ".parquet"]
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table `name` as it was written; an `InputError` where there is none, or its file is gone or damaged."""
+        """The table `name` as it was written; an `InputError` if there is none, or its file is missing or damaged."""
         if name not in self.tables:
             raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
         path = self.folder / "tables" / f"{name}.parquet"
@@ -87,7 +87,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several runs, each with a name of its own; `table` gives their tables joined."""
+    """Several runs with different names; `table` gives their joined tables."""
 
     runs: tuple[RunFolder, ...]
 
@@ -99,8 +99,8 @@ class Joined:
     def table(self, name: str) -> pd.DataFrame:
         """The rows of all runs, one run after another, with `run`, `model` and `seed` as the first columns.
 
-        A column `model` that a table has already, as of a comparison, stays as it is; a column `run`, as of training,
-        is called `training_run`. `q` stays that of each run. A table that only some runs have is joined with a warning.
+        An existing column `model`, as in a comparison, stays; a column `run`, as in training, becomes `training_run`.
+        `q` stays that of each run. A warning names runs without the table.
         """
         if not (runs := [run for run in self.runs if name in run.tables]):
             raise InputError(f'no table "{name}" in these runs: they have {", ".join(self.tables) or "none"}')
@@ -110,7 +110,7 @@ class Joined:
         return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
     def about(self) -> pd.DataFrame:
-        """One row a run: what it was made from, and how."""
+        """One row a run, with its sources and command."""
         return pd.DataFrame(
             {
                 "run": run.name,
@@ -129,9 +129,9 @@ class Joined:
 
 
 def _check_size(content: bytes) -> None:
-    """Refuse a table that is larger in memory than ours are: a file has a value once, for any number of rows."""
+    """Refuse a table that is larger in memory than ours: a small file may repeat a value in any number of rows."""
     file = pq.ParquetFile(BytesIO(content))
-    groups = [file.metadata.row_group(at) for at in range(file.metadata.num_row_groups)]
+    groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
     if cells > _MOST_CELLS:
         raise ValueError(f"it has {cells:,} cells, and {_MOST_CELLS:,} are the most")
@@ -139,10 +139,10 @@ def _check_size(content: bytes) -> None:
     tests = pa.types.is_primitive, pa.types.is_null, pa.types.is_string, pa.types.is_large_string
     if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
         raise ValueError(f"it has values of the kind {unknown[0]}")
-    codecs = {group.column(at).compression for group in groups for at in range(group.num_columns)}
-    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others make gigabytes of kilobytes
+    codecs = {group.column(index).compression for group in groups for index in range(group.num_columns)}
+    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others turn kilobytes into gigabytes
         raise ValueError(f"it is packed by {', '.join(sorted(codecs))}: expected SNAPPY")
-    # so that a text stands once in memory; encodings of which this is not so are refused
+    # each text is in memory once; encodings without that are refused
     table = pq.read_table(BytesIO(content), read_dictionary=file.schema_arrow.names)
     texts = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]
     lengths = [pc.call_function("binary_length", [each.dictionary]).take(each.indices) for each in texts]
@@ -152,9 +152,9 @@ def _check_size(content: bytes) -> None:
 
 
 def read(out: str | Path) -> RunFolder:
-    """The directory that a command left, or that was given to `report.build` and the others.
+    """The output directory of a command, or of `report.build` and the like.
 
-    A run that was stopped before all was measured is read with a warning; one of another schema is an `InputError`.
+    An unfinished run is read with a warning; one with another schema is an `InputError`.
     """
     folder = Path(out)
     with inside(str(out)):
@@ -165,9 +165,9 @@ def read(out: str | Path) -> RunFolder:
 
 
 def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
-    """Several runs, of which any table can be had as one: `join(["report", "report-2"]).table("heads")`.
+    """Several runs, whose tables can be joined: `join(["report", "report-2"]).table("heads")`.
 
-    A run is called as its directory is; where two are called alike, with as much of their paths as tells them apart.
+    A run has the name of its directory, with as much of the path as makes names different.
     """
     if isinstance(runs, (str, Path, RunFolder)) or not runs:
         raise InputError(f"join: expected a list of at least one run, got {runs or 'none'}")
@@ -183,7 +183,6 @@ def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
 
 
 def _facts(folder: Path) -> dict[str, Any]:
-    """What run.json says."""
     expected = "expected the output directory (--out) of an earlier interp command"
     try:
         if not folder.is_dir():
@@ -192,11 +191,11 @@ def _facts(folder: Path) -> dict[str, Any]:
             raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")
-    except OSError as error:  # it may not be read, or nothing can be called so
+    except OSError as error:  # no permission, or an impossible name
         raise InputError(f"{error.strerror}; {expected}") from error
     try:
         facts = json.loads(whole(folder / RUN))
-        json.dumps(facts, ensure_ascii=False).encode()  # halves of characters fit into no table
+        json.dumps(facts, ensure_ascii=False).encode()  # half a surrogate pair fits into no table
     except (ValueError, RecursionError) as error:
         raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
     if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
@@ -222,7 +221,7 @@ def _redo_hint(facts: dict[str, Any]) -> str:
 
 
 def _with_run(run: RunFolder, name: str) -> pd.DataFrame:
-    """A table with the columns that say which run it is of."""
+    """A table with the columns of its run."""
     table = run.table(name).rename(columns={"run": "training_run"})
     facts = {"run": run.name, "model": run.model, "seed": run.seed}
     table = table.assign(**{column: value for column, value in facts.items() if column not in table})

@@ -115,7 +115,7 @@ class Bench:
         collector = Collector(model, transposed=False)
         spec, _, limit = corpus.rpartition(":") if corpus.startswith("..") else (corpus, "", "")
         read_all(Reading(model, read(spec, int(limit) if limit else None)), [collector])
-        records = collector.all_records
+        records = collector.records
         judged = rules_table(records, "part-of-speech", corpus, seed=seed)
         real = [rows for each in records for rows, _ in each.rows(seed)]
         by_name = judged.dropna(subset="detectable").groupby("measure")["detectable"].first().to_dict()

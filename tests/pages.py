@@ -70,18 +70,18 @@ def slips(page: str) -> list[str]:
     bare = re.sub(r"<(script|style|code|title)\b.*?</\1>|<div class=\"tokens\">.*?</div>", " ", page, flags=re.DOTALL)
     text = " ".join(Page(bare.replace("<td", " <td").replace("</", " </")).text.split())
     return [
-        f"{what}: …{text[max(0, found.start() - 40) : found.end() + 30]}…"
+        f"{what}: …{text[max(0, result.start() - 40) : result.end() + 30]}…"
         for what, slip in _SLIPS.items()
-        for found in re.finditer(slip, text)
+        for result in re.finditer(slip, text)
     ]
 
 
 def retold(page: str) -> list[str]:
     """Text alternatives of figures that say nothing, or no more than the title or the caption does."""
-    found = []
+    result = []
     for figure in re.findall(r"<figure>.*?</figure>", page, flags=re.DOTALL):
         (title,), (alt,) = re.findall(r'aria-label="Figure: (.*?)"', figure), re.findall(r' alt="(.*?)"', figure)
         (caption,) = re.findall(r"<figcaption>(.*?)</figcaption>", figure, flags=re.DOTALL)
         if not alt.strip() or alt.startswith(title) or alt in caption:
-            found.append(alt)
-    return found
+            result.append(alt)
+    return result

@@ -197,13 +197,13 @@ class Public(NamedTuple):
 
     def hints(self) -> dict[str, Any]:
         """The annotation of each argument; of keywords that a `TypedDict` lists, each one's."""
-        found = get_type_hints(self.call.__init__ if inspect.isclass(self.call) else self.call)
-        found.pop("return", None)
-        for name, kind in [*found.items()]:
+        result = get_type_hints(self.call.__init__ if inspect.isclass(self.call) else self.call)
+        result.pop("return", None)
+        for name, kind in [*result.items()]:
             if get_origin(kind) is Unpack:
-                del found[name]
-                found |= get_type_hints(get_args(kind)[0])
-        return found
+                del result[name]
+                result |= get_type_hints(get_args(kind)[0])
+        return result
 
     def takes_any_keyword(self) -> bool:
         return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(self.call).parameters.values())
@@ -242,7 +242,7 @@ def inside(package: types.ModuleType) -> Iterator[pkgutil.ModuleInfo]:
 
 def walked() -> Iterator[types.ModuleType]:
     """The packages that list what is public, the modules that the pages about the API show, and the questions."""
-    packages = [found.name for root in (interp, models, analyses) for found in inside(root) if found.ispkg]
+    packages = [result.name for root in (interp, models, analyses) for result in inside(root) if result.ispkg]
     modules = [importlib.import_module(name) for name in packages if name != "models.lens"]  # wants TransformerLens
     yield from (module for module in (interp, models, analyses, *modules) if hasattr(module, "__all__"))
     for page in sorted((ROOT / "docs/api").glob("*.md")):

@@ -54,11 +54,11 @@ def test_arrows_point_one_way(package):
 
 def modules() -> dict[str, Path]:
     """The packages' files by dotted name; `__init__.py` by that of its folder."""
-    found = {}
+    result = {}
     for file in (each for package in MAY_IMPORT for each in sorted((ROOT / package).rglob("*.py"))):
         parts = file.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
-    return found
+        result[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return result
 
 
 def arrows() -> dict[str, set[str]]:
@@ -67,9 +67,9 @@ def arrows() -> dict[str, set[str]]:
     `from a.b import c` takes the module `a.b.c` where there is one, else something of `a.b`. To import `a.b.c` is to
     import `a` and `a.b` too, but for those that hold the importer: without them it would not be running.
     """
-    known, found = modules(), {}
+    known, result = modules(), {}
     for name, file in known.items():
-        found[name] = set()
+        result[name] = set()
         for each in nodes(file):
             if isinstance(each, ast.ImportFrom):
                 named = {f"{each.module}.{alias.name}" for alias in each.names}
@@ -77,8 +77,8 @@ def arrows() -> dict[str, set[str]]:
             else:
                 named = {alias.name for alias in each.names} if isinstance(each, ast.Import) else set()
             above = {package for one in named for package in packages(one)}
-            found[name] |= (named | (above - packages(name))) & known.keys() - {name}
-    return found
+            result[name] |= (named | (above - packages(name))) & known.keys() - {name}
+    return result
 
 
 def packages(name: str) -> set[str]:

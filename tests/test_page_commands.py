@@ -58,8 +58,8 @@ def reason(line: str) -> str | None:
 
 
 def shortened(line: str) -> str:
-    for found, made in LESS:
-        line = re.sub(found, made, line)
+    for result, made in LESS:
+        line = re.sub(result, made, line)
     return line
 
 
@@ -114,9 +114,9 @@ def run_line(line: str, monkeypatch, planted: Transformer, *, always: bool = Fal
 def test_what_is_made_less_and_what_is_left_out_is_on_some_page():
     lines = [*(line for _, line in EVERY), *of_gallery()]
     assert [what for what in NOT_RUN if not any(re.fullmatch(what, line) for line in lines)] == []
-    for found, made in LESS:
-        assert any(re.search(found, line) for line in lines), found
-        lines = [re.sub(found, made, line) for line in lines]
+    for result, made in LESS:
+        assert any(re.search(result, line) for line in lines), result
+        lines = [re.sub(result, made, line) for line in lines]
 
 
 @pytest.mark.parametrize(("page", "line"), [each for each in EVERY if reason(each[1])])

@@ -1,4 +1,4 @@
-"""Annotated corpora: what is read, from which formats or rows, and as which stream of texts."""
+"""Annotated corpora: streams of texts from files, generators or rows."""
 
 from analyses.corpora.corpus import FORMATS, GENERATED, Corpus, join, read
 from analyses.corpora.in_memory import from_rows

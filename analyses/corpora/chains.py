@@ -1,13 +1,13 @@
 """GUM and LitBank: documents whose coreference chains are brackets that open and close mentions.
 
-GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD writes the same). "(12-person-1" opens a
-mention of entity 12, "12)" closes the one that opened last, "(12-person-1)" is a single word, and several stand
-together: "(3-place-1)12)". `# global.Entity` gives the order of the values between hyphens. A mention in parts,
-"(12[1/2]-person-1 ... 12[1/2])", becomes the stretch from its first word to its last. One of empty nodes alone is
-dropped.
+GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD has it too). "(12-person-1" opens a mention of
+entity 12, "12)" closes the last open one, "(12-person-1)" is a single word, and brackets may be joined:
+"(3-place-1)12)". `# global.Entity` gives the order of the values between hyphens. A mention in parts,
+"(12[1/2]-person-1 ... 12[1/2])", becomes the stretch from its first word to its last. A mention that has only empty
+nodes is dropped.
 
-LitBank has columns like those of CoNLL-2012, with the chains in the last. Words come without their spacing, so
-`spacing` puts back what a tokenizer expects to read.
+LitBank has columns like CoNLL-2012, with the chains in the last. Its words have no spacing, so `spacing` restores what
+a tokenizer expects.
 """
 
 import re
@@ -42,14 +42,14 @@ _MIN_COLUMNS = 12  # of CoNLL-2012; LitBank writes 13
 
 @dataclass
 class _OpenMention:
-    """A mention whose end may still come, maybe in parts; words are counted in its document."""
+    """A mention that may still be open, perhaps in parts; words are counted in its document."""
 
     chain: str
     line: int  # where it opens
     starts: list[int]
     ends: list[int] = field(default_factory=list)
     parts: int = 1
-    heads: str | None = None  # what the annotation says of its head words
+    heads: str | None = None  # its annotated head words
 
     @property
     def words(self) -> list[int]:
@@ -57,7 +57,7 @@ class _OpenMention:
 
 
 class _Brackets(list[_OpenMention]):
-    """The mentions of a document in the order in which they open."""
+    """The mentions of a document, in the order of their opening brackets."""
 
     def open(self, mention: _OpenMention, part: int = 1) -> None:
         if part == 1:
@@ -69,14 +69,14 @@ class _Brackets(list[_OpenMention]):
         waiting.starts += mention.starts
 
     def close(self, chain: str, end: int, part: int = 1, parts: int = 1) -> None:
-        """End the mention of a chain that opened last, or a part of it, before the word `end`."""
+        """End the last open mention of a chain, or a part of it, before the word `end`."""
         mention = self._last(chain, parts, part, part - 1)
         if not mention:
             raise InputError(f'"{chain})" closes a mention of entity {chain} that no "({chain}" opened')
         mention.ends.append(end)
 
     def check_closed(self, document: str, lines: Lines) -> None:
-        """Refuse a mention that has no end, at the line where it opens."""
+        """Refuse a mention without an end, at the line where it opens."""
         for mention in self:
             if len(mention.ends) < mention.parts:
                 lines.number = mention.line
@@ -84,23 +84,23 @@ class _Brackets(list[_OpenMention]):
                 raise InputError(f"{problem} is not closed before {document} ends")
 
     def _last(self, *state: object) -> _OpenMention | None:
-        """The last mention of a chain of which so many parts of so many have begun, and so many ended."""
+        """The last mention in a state: its chain, its number of parts, how many have begun, how many have ended."""
         states = (((each.chain, each.parts, len(each.starts), len(each.ends)), each) for each in reversed(self))
         return next((mention for mention_state, mention in states if mention_state == state), None)
 
 
 def _sorted(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
-    """By where they start, the longest first."""
+    """By start, the longest first."""
     return tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end)))
 
 
 @dataclass
 class _GumDocument:
-    """What has been read of one document. Its brackets count syntactic words."""
+    """A document as far as it is read. Its brackets count syntactic words."""
 
     name: str
     texts: list[AnnotatedText] = field(default_factory=list)
-    surface: list[int] = field(default_factory=list)  # of each syntactic word, its place among the text's words
+    surface: list[int] = field(default_factory=list)  # each syntactic word's index in the text's words
     brackets: _Brackets = field(default_factory=_Brackets)
     length: int = 0  # words of the text so far
 
@@ -162,7 +162,7 @@ class _GumDocument:
         )
 
     def _mention(self, mention: _OpenMention, tree: Mapping[int, int], lines: Lines) -> Mention:
-        """The head is the highest in the tree of the words that the annotation names, else of all."""
+        """The head is the word highest in the tree: of those that the annotation names, else of all."""
         words = [self.surface[word] for word in mention.words]
         numbers = [] if mention.heads in UNSAID else str(mention.heads).split(",")
         if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= len(words) for number in numbers):
@@ -177,8 +177,8 @@ class _GumDocument:
 def gum(lines: Lines) -> Iterator[AnnotatedText]:
     """One text for each document; a file without `# newdoc` is one document.
 
-    The head word of a mention is the one highest in the tree among the words that the annotation gives (`minspan`,
-    `head`), else among all its words; where there is no tree, the last of these.
+    The head word of a mention is the highest in the tree of the annotated head words (`minspan`, `head`), else of all
+    its words; without a tree, it is the last of these.
     """
     document: _GumDocument | None = None
     order: _Order | None = None
@@ -208,14 +208,14 @@ def _order(written: str) -> _Order:
 
 
 def _joined(values: Iterable[tuple[_T, ...] | None]) -> tuple[_T, ...] | None:
-    """One after another; None where one of them is."""
+    """All columns joined; None if one of them is None."""
     columns = list(values)
     return None if None in columns else tuple(chain.from_iterable(column for column in columns if column is not None))
 
 
 @dataclass
 class _Novel:
-    """What has been read of one document."""
+    """A document as far as it is read."""
 
     name: str
     words: list[str] = field(default_factory=list)
@@ -260,7 +260,7 @@ class _Novel:
 
 
 def litbank(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each document; documents without words are passed over."""
+    """One text for each document with words."""
     document: _Novel | None = None
     for line in chain(lines, ["#end document"]):
         text = line.rstrip("\r\n")
@@ -276,9 +276,9 @@ def litbank(lines: Lines) -> Iterator[AnnotatedText]:
 
 
 def spacing(words: Sequence[str]) -> tuple[bool, ...]:
-    """Whether a space follows each word in print: none before closing marks and clitics, after opening ones, at dashes.
+    """Whether a space follows each word in print: not before closing marks and clitics, after opening marks, at dashes.
 
-    Straight quotes are taken to open and close in turn.
+    Straight quotes open and close in turn.
     """
     glued_left, glued_right = [], []  # to the word before, to the word after
     quoting = {'"': False, "'": False}

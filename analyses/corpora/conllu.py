@@ -1,8 +1,8 @@
 """CoNLL-U: sentences with tags and dependencies, one text a sentence.
 
-A multiword token whose surface its words spell out ("didn't": did, n't) stands as those words with no space inside. One
-that they do not ("du": de, le) becomes a single word, annotated as its topmost syntactic word is. Empty nodes (8.1) are
-dropped, and so is DEPS. A column where no word of a sentence has a value is missing, but for the features.
+If its words spell a multiword token ("didn't": did, n't), it becomes these words with no space inside. Else ("du": de,
+le) it becomes one word, with the annotation of its topmost syntactic word. Empty nodes (8.1) and DEPS are dropped. A
+column without any value in a sentence is missing, except the features.
 """
 
 import re
@@ -25,24 +25,24 @@ _ID = re.compile(r"[0-9]{1,9}([-.][0-9]{1,9})?")
 _HEAD = re.compile(r"[0-9]{1,9}|_")
 UNSAID = (None, "_", "")
 
-_attributes = lru_cache(maxsize=4096)(Attributes)  # words that are alike share what is said of them
+_attributes = lru_cache(maxsize=4096)(Attributes)  # equal attributes are shared
 Row = conllu.Token
 
 
 class Sentence(NamedTuple):
-    """A sentence as the file has it: words, multiword tokens and empty nodes."""
+    """A sentence as in the file: words, multiword tokens and empty nodes."""
 
     rows: Sequence[Row]
     comments: Mapping[str, str | None]
 
     @property
     def begins_document(self) -> bool:
-        """Whether a comment says that a document begins here."""
+        """Whether a document begins here, by its comments."""
         return any(key.startswith("newdoc") for key in self.comments)
 
 
 def sentences(lines: Lines) -> Iterator[Sentence]:
-    """The sentences of a file; until the next is read, `lines.number` is that of the last line of this one."""
+    """The sentences of a file; `lines.number` is that of a sentence's last line until the next is read."""
     block: list[str] = []
     last = 0
     for line in chain(lines, [""]):
@@ -84,7 +84,7 @@ def _sentence(block: str, lines: Lines) -> Sentence:
 
 
 def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
-    """Words are numbered 1, 2, 3; a multiword token stands before its first word, an empty node after its word."""
+    """Words are numbered 1, 2, 3; a multiword token precedes its first word, an empty node follows its word."""
     words = 0
     for row in lines.last(rows):
         match row["id"]:
@@ -103,7 +103,7 @@ def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
 
 
 def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[int, int]] | None:
-    """A sentence as a text, and by the numbers of its syntactic words their places in it; None where it has none."""
+    """A sentence as a text, with the index of each syntactic word by its number; None without words."""
     if not (words := [*_surface_words(sentence.rows)]):
         return None
     index = {number: i for i, word in enumerate(words) for number in word.numbers}
@@ -130,7 +130,7 @@ def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[
 
 
 class _SurfaceWord(NamedTuple):
-    """A word of the text: its form, the numbers of the syntactic words it stands for, and the row that annotates it."""
+    """A word of the text: its form, the numbers of its syntactic words, and the row that annotates it."""
 
     form: str
     numbers: Sequence[int]
@@ -160,7 +160,7 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
 
 
 def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
-    """How many words lie above a word, itself included; a circle of heads counts as deep."""
+    """The number of words from a word up to the root; a circle of heads counts as deep."""
     above = 0
     while word is not None and word in heads and above <= len(heads):
         word, above = heads[word], above + 1
@@ -168,13 +168,13 @@ def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
 
 
 def _values(rows: list[Row], column: str) -> tuple[str, ...] | None:
-    """What a column says, each value held once however many words have it; None where it says nothing."""
+    """A column's values, interned; None without any."""
     values = [row[column] for row in rows]
     return None if all(value in UNSAID for value in values) else tuple(intern(value or "_") for value in values)
 
 
 def recognises(line: str) -> bool:
-    """Whether a file's first line that is no comment says that it is in this format."""
+    """Whether a file's first line after comments is in this format."""
     columns = line.rstrip("\r\n").split("\t")
     return len(columns) == _COLUMNS and bool(_ID.fullmatch(columns[0]))
 

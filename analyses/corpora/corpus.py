@@ -1,7 +1,6 @@
-"""A corpus: a stream of annotated texts that can be read again and again, from files or from a generator.
+"""A corpus: a stream of annotated texts that can be read several times, from files or from a generator.
 
-Nothing is kept but the text being read, so memory does not grow with the corpus. Each corpus is read once for all the
-questions that it serves.
+Only the current text is in memory. Each corpus is read once for all questions that it serves.
 """
 
 import hashlib
@@ -37,14 +36,14 @@ _FORMATS = (
     Format("lines", "plain text in lines", "*.txt", None, reader.one_a_line, whole_files=True),
 )
 FORMATS = {each.kind: each for each in _FORMATS}
-"""The file formats that `read` knows, by the kind that forces them."""
+"""The file formats of `read`, by kind."""
 _RECOGNISED = [each for each in _FORMATS if each.recognises]  # by their content
 _PLAIN = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
-GENERATED = "tales:100"  # generated text that stands in where no corpus is given, or none has the annotation
+GENERATED = "tales:100"  # generated text, used if no corpus is given or none has the annotation
 _COUNT, _SEED = 300, 1
 # ten million texts take hours to generate, and a seed fits in 64 bits
 _PARAMETERS = re.compile(r"(?:([1-9][0-9]{0,6})(?::([0-9]{1,18}))?)?", re.ASCII)
-_HASHED = 100  # so that the digest of a generated corpus changes with the grammar too
+_HASHED = 100  # texts, so the digest of a generated corpus changes with the grammar
 _CALLED = {"tags": "tags", "relations": "dependencies", "chains": "coreference chains", "targets": "targets"}
 Text = TypeVar("Text")
 
@@ -53,43 +52,43 @@ Text = TypeVar("Text")
 class Corpus:
     """Texts from one source. Iterating streams them anew each time; a malformed line is then an `InputError`."""
 
-    name: str  # what was asked for: a path, or "stories:300:1", and what was done to it: "stories:300:1, first 20"
-    kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" of what `from_rows` took, "joined" of several kinds
-    annotates: frozenset[str]  # of "tags", "relations", "chains" and "targets", those that its first text has
-    digest: str  # SHA-256 of files' bytes one after another; of a data set's commit, a generator's first texts, rows
+    name: str  # a path or "stories:300:1", and its changes: "stories:300:1, first 20"
+    kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" (`from_rows`), or "joined" (several kinds)
+    annotates: frozenset[str]  # those of "tags", "relations", "chains" and "targets" that its first text has
+    digest: str  # SHA-256 of the files' bytes, a data set's commit, a generator's first texts, or the rows
     source: Callable[[], Iterator[AnnotatedText]] = field(repr=False)
-    files: tuple[Path, ...] = field(default=(), repr=False)  # what is read; none of a generator
+    files: tuple[Path, ...] = field(default=(), repr=False)  # none for a generator
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         return self.source()
 
     @property
     def title(self) -> str:
-        """How it is called in a sentence."""
+        """Its name in a sentence."""
         return f"generated {self.kind} ({self.name})" if self.kind in GENERATORS else self.name
 
     def head(self, n: int) -> "Corpus":
         """The first `n` texts, at least one.
 
-        As of `map` and `filter`, the name and the digest say what was done, and the first text is read at once.
+        As with `map` and `filter`, name and digest record the change, and the first text is read at once.
         """
         if n < 1:
             raise InputError(f"head({n}): expected at least one text")
         return self._changed(f"first {n}", lambda: islice(self, n))
 
     def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
-        """The texts of which `keep` is true, at every reading; some must be left.
+        """The texts for which `keep` is true; at least one must be left.
 
-        `name` is required: it stands for `keep` in the corpus's name and digest, and must change with what `keep` does,
-        as does f"longer than {n}".
+        `name` is required: it represents `keep` in the corpus's name and digest, so it must change with what `keep`
+        does, as f"longer than {n}" does.
         """
         change = f"filter {_named(name, 'filter')}"
         return self._changed(change, lambda: (text for text in self if keep(text)))
 
     def map(self, change: Callable[[AnnotatedText], AnnotatedText], *, name: str | None = None) -> "Corpus":
-        """Each text as `change` gives it back; a document keeps its identity as long as `change` keeps its name.
+        """Each text as `change` returns it; a document stays the same as long as `change` keeps its name.
 
-        `name` is required, as for `filter`.
+        `name` is required, as in `filter`.
         """
         title = f"map {_named(name, 'map')}"
 
@@ -110,16 +109,16 @@ class Corpus:
 
 
 def read(spec: str | Path, limit: int | None = None) -> Corpus:
-    """Open a corpus; its first text is read at once, so that most mistakes show here.
+    """Open a corpus; its first text is read at once, so most mistakes show here.
 
     Args:
-        spec: a file or a directory, its format told from its content, or forced as `gum:PATH` (any of `FORMATS`;
-            plain text always is: `text:PATH` has a text a paragraph, `lines:PATH` a text a line);
+        spec: a file or a directory, with its format recognised by content, or forced as `gum:PATH` (any of `FORMATS`;
+            always for plain text: `text:PATH` is a text a paragraph, `lines:PATH` a text a line);
             or `datasets:NAME:CONFIG:SPLIT`, streamed from the hub or a folder (`text_rows.stream`);
-            or `stories`, `stories:COUNT`, `stories:COUNT:SEED` for generated ones (300 and seed 1 if not said), and
-            likewise `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files named as the format's
-            are read, sorted by name.
-        limit: read no more than this many texts. The digest is that of the whole.
+            or generated `stories`, `stories:COUNT`, `stories:COUNT:SEED` (by default 300 and seed 1), and likewise
+            `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files with names of the format are
+            read, sorted by name.
+        limit: read at most this many texts. The digest is that of the whole.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: expected at least one text, or None for all")
@@ -182,7 +181,7 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
-    """The files directly inside that are called as those of one format, or of any; sorted."""
+    """The files directly inside with names of one format, or of any; sorted."""
     formats = [FORMATS[kind]] if kind else _RECOGNISED
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
@@ -193,7 +192,7 @@ def _files_in(directory: Path, kind: str | None) -> list[Path]:
 
 
 def _kind_of(files: Sequence[Path], path: Path) -> str:
-    """The one format of all files that have something in them."""
+    """The one format of all files that are not empty."""
     kinds = list(dict.fromkeys(kind for file in files if (kind := _recognised(file))))
     if not kinds:
         raise InputError(f"{path} is empty: expected a corpus with at least one text in it")
@@ -204,7 +203,7 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 
 def _recognised(file: Path) -> str | None:
-    """The format of a file, from its first lines; None where nothing is in it but comments."""
+    """The format of a file, from its first lines; None if it only has comments."""
     with opened(file) as start:
         if start.read(len(rows.MAGIC)) == rows.MAGIC.encode():
             return "parquet"
@@ -226,10 +225,10 @@ def _recognised(file: Path) -> str | None:
 
 
 def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
-    """The texts of several corpora, one after another; a corpus may not come twice.
+    """The texts of several different corpora, one after another.
 
-    It annotates what all of them do; what only some do is warned of, and left out. Documents of the same name are one
-    document. The digest is made from theirs, in their order, and so is the `name` by default.
+    It has the annotation that all of them have; a warning names the rest. Documents with the same name are one
+    document. The digest, and by default the `name`, are made from theirs, in their order.
     """
     if not corpora:
         raise InputError("join: expected at least one corpus, got none")
@@ -258,7 +257,7 @@ def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
 
 
 def annotations(text: AnnotatedText) -> frozenset[str]:
-    """Of what `Corpus.annotates` may hold, what a text has."""
+    """The annotation of a text, as in `Corpus.annotates`."""
     present = {"tags": text.tags, "relations": text.relations, "chains": text.mentions, "targets": text.target}
     return frozenset(name for name, values in present.items() if values is not None)
 
@@ -274,23 +273,23 @@ def _named(name: str | None, method: str) -> str:
 
 @dataclass(frozen=True)
 class Serving:
-    """A corpus, and the questions that one reading of it answers."""
+    """A corpus, and the questions that one pass over it answers."""
 
     corpus: Corpus
     questions: Sequence[str]
-    stands_in: bool  # generated tales, since no given corpus has the annotations
+    stands_in: bool  # whether it is generated, because no given corpus has the annotation
 
 
 def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
-    """Every question with the first corpus that annotates what it needs, or with generated tales where none does.
+    """Every question with the first corpus that has its annotation, or with generated tales if none has.
 
-    What is `unserved` is not among them. `needs` has by question some of what `Corpus.annotates` may hold. Different
-    corpora of one name, by which tables and pages tell them apart, are an `InputError`.
+    Questions that are `unserved` are left out. `needs` has the annotation of each question, as in `Corpus.annotates`.
+    Different corpora with the same name are an `InputError`, because tables and pages tell them apart by name.
     """
     by_name: dict[str, Corpus] = {}
     for corpus in corpora:
         if by_name.setdefault(corpus.name, corpus).digest != corpus.digest:
-            raise InputError(f"two corpora are called {corpus.name}: give them names that differ, as in take(name=...)")
+            raise InputError(f"two corpora are called {corpus.name}: give each a name, as in from_rows(name=...)")
     skipped = unserved(needs, corpora)
     first = {
         question: next((corpus for corpus in corpora if need <= corpus.annotates), None)
@@ -301,9 +300,9 @@ def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> l
 
 
 def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> dict[str, str]:
-    """The questions that are left out, with the reason: all texts given are plain, and these need annotation.
+    """The questions that are left out, with the reason: they need annotation, and all given texts are plain.
 
-    Who gives plain text alone asks about that text; tales stand in only for one kind of annotation beside another.
+    If all texts are plain, tales do not replace them; they only supply annotation that other corpora lack.
     """
     if strange := [each for each in corpora if not isinstance(each, Corpus)]:
         raise InputError(f'expected a list of corpora, as corpora.read("tales") gives each; got {strange[0]!r}')
@@ -319,7 +318,7 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
 
 
 def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:
-    """Each text once, with all questions that are asked of it; `texts` has the text of each question."""
+    """Each text once, with all its questions; `texts` has the text of each question."""
     served: dict[int, tuple[Text, list[str]]] = {}
     for name, text in texts.items():
         served.setdefault(id(text), (text, []))[1].append(name)

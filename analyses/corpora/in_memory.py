@@ -1,4 +1,4 @@
-"""Corpora of what is in memory: a pandas frame, a `datasets` dataset, or a list, one text a row."""
+"""Corpora from memory: a pandas frame, a `datasets` dataset, or a list, one text a row."""
 
 import hashlib
 import random
@@ -35,13 +35,13 @@ def from_rows(
     """The rows of `data` as a corpus, a text a row (`docs/own_corpora.md`).
 
     `data` is a pandas frame or series, one split of `datasets`, a list of strings, of mappings by column, or of
-    `AnnotatedText`; or anything else that gives such rows again and again. The other arguments name columns, and `name`
-    the corpus. All rows are read once, for the digest; those without text are left out, and the name says how many.
-    What is changed in a frame or list later does not change the corpus.
+    `AnnotatedText`; or anything else that gives such rows repeatedly. The other arguments name columns, and `name` the
+    corpus. All rows are read once, for the digest. Rows without text are left out, and the name says how many. Later
+    changes of a frame or list do not change the corpus.
 
     Raises:
-        InputError: `data` is no rows or can be read only once, has no such column, or holds no text; or a row, named
-            by its number from 0, is not as its column should be.
+        InputError: `data` has no rows, no such column or no text, or can only be read once; or a row, given by its
+            number from 0, does not fit its column.
     """
     uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
     uses |= {"document": document, "target": target}
@@ -63,13 +63,13 @@ def from_rows(
         rows = data.filter([*dict.fromkeys(by_use.values())]).to_dict("records")
 
     def texts(name: str) -> Iterator[AnnotatedText | None]:
-        """The text of each row, None where it has none; what no column names is a document of its number."""
+        """The text of each row, None if it has none; without a column, documents are numbered."""
         for number, row in enumerate(rows):
             with inside(f"{title}, row {number}"):
                 yield text_of(row, f"{name}:{number}", by_use, labels)
 
     sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
-    for entry in texts("row"):  # whatever the corpus is called
+    for entry in texts("row"):  # the digest does not depend on the name
         if entry is None:
             n_empty += 1
             continue
@@ -87,10 +87,10 @@ def from_rows(
 
 
 def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
-    """What the data is, where it has no name; its columns, None where rows are texts; and its rows as of now."""
+    """A title for unnamed data, its columns (None if rows are annotated texts), and its current rows."""
     match data:
         case str() | bytes() | PurePath():
-            advice = "corpora.read opens files, take([text]) takes one text"
+            advice = "corpora.read opens files, from_rows([text]) takes one text"
             raise InputError(f"expected rows, got one string or path: {advice}")
         case pd.DataFrame():
             return "a frame", list(data.columns), ()
@@ -102,7 +102,7 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
             names, first = ", ".join(map(str, data)), next(iter(data), "")
             raise InputError(f'expected rows, got a mapping of {names}: take one of these, as in data["{first}"]')
         case Iterator():
-            raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: take(list(...))")
+            raise InputError(f"expected rows that can be read again, got a {type(data).__name__}: from_rows(list(...))")
         case Iterable():
             name, split = getattr(getattr(data, "info", None), "dataset_name", None), getattr(data, "split", None)
             title, rows = " ".join(map(str, filter(None, [name or type(data).__name__, split]))), data
@@ -116,7 +116,7 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
 
 
 def random_ids(model: Model, seed: int = 0) -> Corpus:
-    """100 texts of 64 random ids, or of as many as the context holds; in each half as many ids come again and again."""
+    """100 texts of 64 random ids, or as many as fit the context; each text repeats half as many different ids."""
     stacks = model.config.stacks.values()
     length = max(2, min(_LONGEST, min(stack.n_ctx for stack in stacks) - (len(stacks) > 1)))  # after a start id
     d_vocab = min(stack.d_vocab for stack in stacks)
@@ -133,6 +133,6 @@ def random_ids(model: Model, seed: int = 0) -> Corpus:
 
 
 def of_ids(model: Model, corpus: Corpus) -> bool:
-    """Whether a corpus, told from its first text, is of ids that `model` knows."""
+    """Whether a corpus, by its first text, has ids that `model` knows."""
     tokenizer, first = TokenIds(min(stack.d_vocab for stack in model.config.stacks.values())), next(iter(corpus), None)
     return first is not None and all(map(tokenizer.knows, first.words))

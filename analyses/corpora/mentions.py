@@ -1,7 +1,6 @@
-"""Who is meant, as far as the words alone tell: pronoun forms, genders, and the head word of a mention.
+"""What words alone say of a mention: pronoun forms, genders, and the head word.
 
-LitBank marks mentions and chains only, so what a parse or a lexicon would know is read off closed lists of words
-(`mentions.toml`).
+LitBank only marks mentions and chains, so closed lists of words replace a parse and a lexicon (`mentions.toml`).
 """
 
 import tomllib
@@ -15,16 +14,16 @@ _LISTS: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".t
 
 
 def _sorts(name: str) -> dict[str, str]:
-    """By word of a table of lists, which sort it is of."""
+    """The sort of each word in a table of lists."""
     return {word: sort for sort in SORTS for word in _LISTS[name].get(sort, "").split()}
 
 
 PRONOUNS = _sorts("pronouns")
-"""Third-person pronouns by form, with what the form says of the one it refers to."""
+"""The sort of each third-person pronoun."""
 GENDERED = tuple(form for form, sort in PRONOUNS.items() if sort in (MASCULINE, FEMININE))
-"""The eight singular forms that tell men from women."""
+"""The eight singular forms that distinguish men and women."""
 ALL_PRONOUNS = frozenset((*PRONOUNS, *_LISTS["pronouns"]["other"].split()))
-"""Every word that stands for a noun; a mention headed by any other word is a name or a noun."""
+"""All pronouns; a mention with any other head is a name or a noun."""
 TITLES_AND_KIN = _sorts("titles_and_kin")
 """Titles, kin and other nouns that name a man, a woman or several people, in lower case."""
 _AFTER_HEAD = frozenset(_LISTS["after_head"]["words"].split())
@@ -36,19 +35,19 @@ def is_pronoun(word: str) -> bool:
 
 
 def head_word(words: Sequence[str], start: int, end: int) -> int:
-    """The index of the head of the mention words[start:end], where there is no parse.
+    """The index of the head of the mention words[start:end], without a parse.
 
-    It is the last word before the first preposition, relative pronoun or comma, which the first word never is: "that
-    man in a hat" gives "man".
+    It is the last word before the first preposition, relative pronoun or comma after the first word: "that man in a
+    hat" gives "man".
     """
     stops = (i for i in range(start + 1, end) if words[i].lower() in _AFTER_HEAD)
     return next(stops, end) - 1
 
 
 def gender(text: AnnotatedText, mention: Mention) -> str | None:
-    """What the words of a mention say of its gender: that of a pronoun, else of a title or kin word, else None.
+    """The gender of a mention by its words: of a pronoun, else of a title or kin word, else None.
 
-    Words are read from the head backwards to a possessor ("Mr. Bennet's wife" is a wife); names tell nothing.
+    Words are read from the head back to a possessor ("Mr. Bennet's wife" is a wife). Names say nothing.
     """
     head = text.words[mention.head].lower()
     if head in PRONOUNS:

@@ -1,7 +1,7 @@
-"""GAP, Winogender and WinoBias: which of two mentions does a pronoun stand for?
+"""GAP, Winogender and WinoBias: which of two mentions does a pronoun refer to?
 
-All three give running text with a pronoun and two mentions by their characters. Its words are stretches of that text,
-so they spell it out again. Right mention and pronoun are one chain; the other mention has a chain of its own.
+All three have running text with a pronoun and two mentions, given by characters. Words are stretches of that text, so
+they spell it exactly. The right mention and the pronoun are one chain; the other mention is another chain.
 """
 
 import re
@@ -41,7 +41,7 @@ _WORD = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _AFTER_NAME = re.compile(r"\W+|[IVX]+|[JS]r")
-Span = tuple[int, int]  # the first character of a stretch, and the one after its last
+Span = tuple[int, int]  # first character, and one after the last
 
 
 class Mark(NamedTuple):
@@ -53,9 +53,9 @@ class Mark(NamedTuple):
 
 
 def gap(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a row. A name that the pronoun does not stand for is in the chain "A" or "B".
+    """One text a row. A name that the pronoun does not refer to is in the chain "A" or "B".
 
-    A document is a page of Wikipedia, since passages of one page are not independent of each other.
+    A document is a page of Wikipedia, because passages of one page are not independent.
     """
     for row in _rows(source, GAP):
         marks = [_named(row, name) for name in ("Pronoun", "A", "B")]
@@ -63,7 +63,7 @@ def gap(source: Lines) -> Iterator[AnnotatedText]:
 
 
 def _named(row: dict[str, str], column: str) -> Mark:
-    """The mention that a column names, checked against the text."""
+    """A column's mention, checked against the text."""
     name, offset, text, flag = row[column], row[f"{column}-offset"], row["Text"], row.get(f"{column}-coref", "TRUE")
     if flag not in ("TRUE", "FALSE"):
         raise InputError(f'expected TRUE or FALSE in {column}-coref, got "{flag}"')
@@ -79,9 +79,9 @@ def _named(row: dict[str, str], column: str) -> Mark:
 
 
 def winogender(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a sentence, with the chains "occupation" and "participant"; the pronoun is in that of the answer.
+    """One text a sentence, with the chains "occupation" and "participant"; the pronoun is in the answer's chain.
 
-    A document is an occupation: its twelve sentences are made from two templates and differ in a word or two.
+    A document is an occupation, because its twelve sentences come from two templates and differ in a word or two.
     """
     for row in _rows(source, WINOGENDER):
         parts, sentence = _ID.fullmatch(row["sentid"]), row["sentence"]
@@ -107,7 +107,7 @@ def _only(spans: Sequence[Span], name: str, sentence: str) -> Span:
 
 
 def share_of_women(file: Path) -> dict[str, float]:
-    """Percent of those in each of Winogender's occupations who are women, by the US Bureau of Labor Statistics."""
+    """The percentage of women in each of Winogender's occupations, by the US Bureau of Labor Statistics."""
     with inside(str(file)):
         shares = {row["occupation"]: row["bls_pct_female"] for row in _rows(Lines(lines(file), str(file)), _STATISTICS)}
         try:
@@ -117,7 +117,7 @@ def share_of_women(file: Path) -> dict[str, float]:
 
 
 class _Sentence(NamedTuple):
-    """A sentence of WinoBias without its number and brackets, which stood around one occupation and its pronouns."""
+    """A sentence of WinoBias without its number and brackets, with the bracketed occupation and pronouns."""
 
     text: str
     occupation: Span
@@ -137,10 +137,10 @@ def is_winobias(line: str) -> bool:
 
 
 def winobias(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a sentence. Sentences come in pairs about the same two occupations, and each brackets another one.
+    """One text a sentence. Sentences come in pairs about the same two occupations; each brackets another one.
 
-    A document is such a pair, also of the pro-stereotyped with the anti-stereotyped file, which differ in pronouns
-    alone: "type1.txt.dev:7". The file's name tells the conditions, ("pro", "type 1").
+    A document is such a pair ("type1.txt.dev:7"). The pro- and the anti-stereotyped file share documents, because they
+    only differ in pronouns. The file's name gives the conditions, ("pro", "type 1").
     """
     file, filled = PurePath(source.source).name, filter(str.strip, source)
     name, match = _SIDE.sub("", file), _CONDITIONS.match(file)
@@ -174,7 +174,7 @@ def _sentence(line: str) -> _Sentence:
 
 
 def _occupations(sentence: _Sentence, partner: _Sentence) -> list[Mark]:
-    """What a sentence brackets, and the occupation that its partner does."""
+    """The bracketed mentions, and the occupation that the partner brackets."""
     start, end = sentence.occupation
     spans = [span for span in _find(partner.name, sentence.text) if span[1] <= start or end <= span[0]]
     if not spans:
@@ -185,7 +185,7 @@ def _occupations(sentence: _Sentence, partner: _Sentence) -> list[Mark]:
 
 
 def _rows(source: Lines, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """The rows below a first line of these columns; empty lines are left out."""
+    """The rows below a header with these columns; empty lines are left out."""
     header = tuple(columns(next(source, "")))
     if header != names:
         raise InputError(f'expected the columns {", ".join(names)} between tabs, got "{", ".join(header)[:60]}"')
@@ -199,8 +199,8 @@ def _rows(source: Lines, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
 def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
     """Running text as words, with the marked stretches as mentions.
 
-    Words are runs of letters and digits, with clitics ("n't", "'s") apart, and single other characters; they are cut
-    where a mention begins or ends. They spell the text exactly but for spaces at its very end.
+    Words are runs of letters and digits, clitics ("n't", "'s"), and single other characters, cut where a mention begins
+    or ends. They spell the text exactly, except spaces at its end.
     """
     text = text.rstrip(" ")
     cuts = sorted({offset for mark in marks for offset in (mark.start, mark.end)})

@@ -1,8 +1,8 @@
-"""How is a file read? A format says which files are in it, and makes texts of their lines, within limits.
+"""How is a file read? A format recognises its files, and makes texts from their lines, within limits.
 
-What is beyond a limit is refused before it costs memory and hours. Formats without annotation are here too: a text a
-paragraph, a text a line, or a source and a target in two columns under a line of their names. Words are what spaces
-separate. Nothing in a file says that it is plain text, so its kind must be given.
+Files beyond a limit are refused before they cost memory and hours. Formats without annotation are here too: a text a
+paragraph, a text a line, or source and target in two columns under a header. Their words are separated by spaces. Plain
+text cannot be recognised, so its kind must be given.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,12 +25,12 @@ _T = TypeVar("_T")
 
 
 class Lines(Iterator[str]):
-    """The lines of a file, read as they are needed, with the number of the line that a refusal names."""
+    """The lines of a file, read as needed, with the number of the line for a refusal."""
 
     def __init__(self, lines: Iterable[str], source: str):
         self._lines = enumerate(lines, start=1)
         self.source = source  # the file's name, for documents without one
-        self.number = 0  # of the last line; a reader may set it to an earlier one at fault, 0 is the whole file
+        self.number = 0  # of the last line, or of an earlier faulty one; 0 is the whole file
 
     def __next__(self) -> str:
         last, self.number = self.number, 0
@@ -42,26 +42,26 @@ class Lines(Iterator[str]):
         return line
 
     def last(self, rows: Sequence[_T]) -> Iterator[_T]:
-        """What was made of the last lines, one by one, each with its line as the one at fault."""
+        """The rows of the last lines, one by one, each with its line's number."""
         for self.number, row in enumerate(rows, start=self.number - len(rows) + 1):  # noqa: B020
             yield row
 
 
 @dataclass(frozen=True)
 class Format:
-    """A file format: what its files are called, how it is recognised, and what texts its lines make.
+    """A file format: the names of its files, how to recognise it, and how to parse it.
 
-    One that `recognises` nothing (None) is read only where its kind is given: `text:PATH`.
+    If `recognises` is None, it is read only if its kind is given: `text:PATH`.
     """
 
-    kind: str  # which forces it: `gum:PATH`
+    kind: str  # forces it: `gum:PATH`
     title: str
-    names: str  # which files of a directory are read, as a pattern; the same with .gz or .zst after it
-    recognises: Callable[[str], bool] | None  # of the first line that is no comment, or of a comment before it
+    names: str  # a pattern for files in a directory, also with .gz or .zst added
+    recognises: Callable[[str], bool] | None  # by the first line after comments, or by a comment before it
     parse: Callable[[Lines], Iterator[AnnotatedText]]
-    whole_files: bool = False  # whether of several files each is one document
-    records: Callable[[Path], Iterable[Any]] = lines  # what a file is parsed from
-    unit: str = "line"  # what a record is called
+    whole_files: bool = False  # whether each of several files is one document
+    records: Callable[[Path], Iterable[Any]] = lines  # the parser's input
+    unit: str = "line"  # the name of a record
 
     def matches(self, file: Path) -> bool:
         """Whether a file has a name of this format."""
@@ -84,12 +84,12 @@ class Format:
 
 
 def begins(start: str) -> Callable[[str], bool]:
-    """Recognises a line by how it begins."""
+    """Recognises a line by its beginning."""
     return lambda line: line.startswith(start)
 
 
 def has_columns(names: tuple[str, ...]) -> Callable[[str], bool]:
-    """Recognises the line that names these columns."""
+    """Recognises a header with these columns."""
     return lambda line: tuple(columns(line)) == names
 
 
@@ -100,14 +100,14 @@ def check_words(n_words: int, document: str) -> None:
 
 
 def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each stretch of lines that have something in them; its document is the file and its number."""
+    """One text for each stretch of nonempty lines; its document is the file and its number."""
     stretches = (stretch for filled, stretch in groupby(lines, key=lambda line: bool(line.strip())) if filled)
     for number, stretch in enumerate(stretches, start=1):
         yield AnnotatedText.plain(" ".join(stretch), f"{lines.source}:{number}")
 
 
 def one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each line that has something in it; its document is the file and the number of the line."""
+    """One text for each nonempty line; its document is the file and the line's number."""
     return (AnnotatedText.plain(line, f"{lines.source}:{lines.number}") for line in lines if line.strip())
 
 
@@ -118,5 +118,5 @@ def paired(lines: Lines) -> Iterator[AnnotatedText]:
 
 
 def has_two_columns(line: str) -> bool:
-    """Whether a line is two columns with something in each."""
+    """Whether a line has two nonempty columns."""
     return len(columns(line)) == 2 and all(columns(line))

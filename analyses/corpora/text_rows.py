@@ -1,4 +1,4 @@
-"""Which text is in a row? Rows are of tables in memory, of Parquet, of JSON Lines or of `datasets`, one text each."""
+"""Which text is in a row of a table in memory, of Parquet, of JSON Lines or of `datasets`? One text a row."""
 
 import hashlib
 import json
@@ -22,12 +22,12 @@ from interp.bounded_files import EXPANDS, UNCHECKED, opened
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 
-TEXT = "text"  # the column where none is named, and that of rows that are strings
+TEXT = "text"  # the default column, also for rows that are strings
 MAGIC, _BATCH = "PAR1", 64  # how Parquet begins, and how many of its rows are in memory
 
 
 def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Iterator[AnnotatedText]:
-    """One text a row, a mapping or a line of JSON, by the `columns_of` the first; a warning counts those without."""
+    """One text a row (a mapping or a line of JSON), by the first row's columns; a warning counts rows without text."""
     by_use, n_empty = None, 0
     for row in rows:
         if isinstance(row, str) and not row.strip():
@@ -42,7 +42,7 @@ def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Ite
 
 
 def columns_of(names: Sequence[Any]) -> dict[str, str]:
-    """By use, the columns of these that are called as the arguments of `from_rows`; annotation only beside `words`."""
+    """The columns that have the names of arguments of `from_rows`; annotation only counts with `words`."""
     uses = (TEXT, "document", *(("words", "tags", "heads", "relations", "lemmas") if "words" in names else ()))
     if by_use := {use: use for use in uses if use in names and {TEXT, "words"} & {*names}}:
         return by_use
@@ -53,7 +53,7 @@ def columns_of(names: Sequence[Any]) -> dict[str, str]:
 
 
 def json_object(line: str, expected: str) -> dict[str, Any]:
-    """The object in a line of JSON; what was `expected` is said where there is none."""
+    """The object in a line of JSON; a refusal says what was `expected`."""
     try:
         row = dict(json.loads(line))
         if "\\u" in line:
@@ -64,7 +64,7 @@ def json_object(line: str, expected: str) -> dict[str, Any]:
 
 
 def parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file with its `columns_of`, of which a few are in memory; raises as `stream`."""
+    """The rows of a Parquet file, with a few in memory at a time; raises as `stream`."""
     from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (slow to import, and few files are of Parquet)
 
     with opened(path) as file, _reading(str(path)):
@@ -77,13 +77,13 @@ def parquet(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def stream(address: str) -> tuple[str, str, Callable[[], Iterator[AnnotatedText]]]:
-    """The name, the digest and, from the first on, the texts of `NAME:CONFIG:SPLIT` that `datasets` streams.
+    """The name, the digest and a stream of the texts of `NAME:CONFIG:SPLIT`, by `datasets`.
 
-    NAME is `ORG/NAME` or `ORG/NAME@REVISION` of the hub, or a folder; SPLIT is `train` if not said, or `test[:1000]`.
-    The digest is that of configuration, split, and commit or files. No code of a data set's is run.
+    NAME is `ORG/NAME` or `ORG/NAME@REVISION` of the hub, or a folder; SPLIT is by default `train`, or `test[:1000]`.
+    The digest is of configuration, split, and commit or files. No code of the data set is run.
 
     Raises:
-        InputError: `datasets` is not installed or cannot open this, or there are no such columns.
+        InputError: `datasets` is not installed or cannot open this, or it lacks the columns.
     """
     place, config, split = [*address.split(":", 2), "", ""][:3]
     part = re.fullmatch(r"([\w.-]+)(?:\[:([1-9]\d{0,17})\])?", split or "train", re.ASCII)
@@ -125,7 +125,7 @@ def _reading(name: str) -> Iterator[None]:
 def text_of(
     row: Any, document: str, columns: Mapping[str, Any], labels: Mapping[str, Sequence[str]]
 ) -> AnnotatedText | None:
-    """The text of a row; `columns` are by use ("text", "words", "tags"), and so is what numbers stand for."""
+    """The text of a row; `columns` and class `labels` are keyed by use ("text", "words", "tags")."""
     if isinstance(row, AnnotatedText):
         return row if row.words else None
     if isinstance(row, str) or _is_missing(row):
@@ -161,17 +161,17 @@ def text_of(
 
 
 def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
-    """A list of strings, or of numbers that stand for some."""
+    """A list of strings, or of class labels' numbers."""
     entries = _list(value, column)
     is_label = [isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels) for entry in entries]
-    strings = [labels[int(entry)] if known else entry for entry, known in zip(entries, is_label, strict=True)]
+    strings = [labels[int(entry)] if has_label else entry for entry, has_label in zip(entries, is_label, strict=True)]
     if wrong := [string for string in strings if not isinstance(string, str) or not string.strip()]:
         raise InputError(f'expected a list of strings in "{column}", got one with {wrong[0]!r}')
     return tuple(strings)
 
 
 def _heads(value: Any, column: Any) -> tuple[int, ...]:
-    """Heads as we count them, from 0 and with ROOT, of what CoNLL-U counts."""
+    """Heads from 0 and with ROOT, from those of CoNLL-U."""
     heads = [str(head) for head in _list(value, column)]
     if wrong := [head for head in heads if not head.isdecimal()]:
         raise InputError(f"expected heads numbered as in CoNLL-U, 1 the first word and 0 for the root, got {wrong[0]}")
@@ -179,7 +179,7 @@ def _heads(value: Any, column: Any) -> tuple[int, ...]:
 
 
 def _spaces(text: Any, words: Sequence[str]) -> tuple[bool, ...]:
-    """Whether a space follows each word in the text that they spell."""
+    """Whether a space follows each word in its text."""
     spaces, rest = [], text.lstrip() if isinstance(text, str) else ""
     for word in words:
         if not rest.startswith(word):
@@ -203,7 +203,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def class_labels(data: Any, by_use: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """By use, the names of class labels, where `datasets` keeps numbers in their place."""
+    """By use, the names of class labels, for which `datasets` has numbers."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return {}

@@ -1,7 +1,7 @@
-"""What may each head be called, and on what evidence?
+"""Which labels does each head get, and on what evidence?
 
-`hiding` says which rows and keys a label speaks of, `readouts` how a model is read there, `knockouts` what hiding them
-costs; `evidence` gathers attention and effects of two halves of a text, and `judgement` makes labels of them.
+`hiding` has the rows and keys of a label, `readouts` reads the model there, and `knockouts` measures what hiding the
+keys costs. `evidence` gathers attention and effects on two halves of a text, and `judgement` makes labels of them.
 """
 
 from analyses.labels.judgement import LABEL_COLUMNS, Labelled, label

@@ -1,10 +1,9 @@
-"""What can a label rest on? What two halves of a text say of every head, what the model's own next word loses without
-it, and a bar that heads which have learnt nothing do not reach.
+"""What can a label rest on? Attention and knock-outs on two halves of a text, and a bar from heads that learnt nothing.
 
-One half of the documents chooses, the other reports; on each, attention is scored beside its baselines and claimed keys
-are hidden. Heads whose W_Q and W_K keep their numbers in another order read the trained streams, as sharp as the
-trained ones (`interp.patterns.shuffled`); the trained heads read the words of a text in another order under its
-annotation. Models of weights N(0, 0.02²) are a third bar, which hardly anything fails.
+One half of the documents chooses, the other reports. On each, attention is scored with its baselines, and claimed keys
+are hidden. Three kinds of heads set the bar. Shuffled heads have the numbers of W_Q and W_K in another order and read
+the trained streams, as sharply as trained ones (`interp.patterns.shuffled`). Trained heads read a text's words in
+another order, under its old annotation. Models with weights N(0, 0.02²) are a low bar, which nearly everything passes.
 """
 
 import math
@@ -20,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from analyses.behaviours import asked_of
+from analyses.behaviours import behaviours_for
 from analyses.corpora.corpus import sharing
 from analyses.execution import lots
 from analyses.execution.progress import Stages
@@ -38,35 +37,35 @@ from interp import AnnotatedText, InputError, Model, Transformer
 from interp.patterns.shuffled import Shuffled, Streams
 from models.initialisation import untrained
 
-_CHOOSING = 0.6  # of these, that the half which chooses reads: fewer tell which effects count than how large they are
-_MORE_TRAINING = 10  # times the words that knock-outs read: what a probe's read-out is fitted on
-_WORDS = 60  # of a document, that knock-outs read at most
+_CHOOSING = 0.6  # share of the documents that the choosing half reads: to choose takes fewer than to measure
+_MORE_TRAINING = 10  # probes are fitted on so many times the words that knock-outs read
+_WORDS = 60  # of a document that knock-outs read, at most
 _DOCUMENTS = (24, 31)  # of each half, likewise
-_SMALL, _MOST_OF_SMALL = 1e8, 45  # heads times weights of a model that affords more of them, in proportion; at most
-_BUDGET = 5e12  # multiply-adds that the knock-outs of one behaviour may take on each half, about
+_SMALL, _MOST_OF_SMALL = 1e8, 45  # models with fewer heads times weights afford more documents, at most so many
+_BUDGET = 5e12  # about how many multiply-adds the knock-outs of one behaviour may take on each half
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
 _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
-NOTABLE_EFFECT = 0.01  # nats a row: the least effect that makes a label
-HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # of the documents' groups: even ones choose, odd ones report
+NOTABLE_EFFECT = 0.01  # nats a row: the least effect of a label
+HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # even groups of documents choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
 UNTRAINED = 3  # models of the same shape
 _END_AT_ONE = ("share", "correlation")  # units of measures
-_LEAST_LEFT = 0.01  # of what ends at 1: nearer values count as this near
-LEVEL = 0.05  # of models whose heads have learnt nothing, how many may have one above any bar
-_HEADS_AT_ONCE = 64  # of copies: few, so that their patterns stay in a processor's cache
-_SEPARATOR = ": "  # between a behaviour and its measure, in the name of what is kept
-_BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each of them reads, of more documents where these hold few items
-_FEWEST_ITEMS = 20  # of a measure in shuffled words: some head is right in nearly all of fewer
-_ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: the best of a thousand heads is luck in fewer
+_LEAST_LEFT = 0.01  # values nearer to 1 count as this near
+LEVEL = 0.05  # how many models whose heads learnt nothing may have one above any bar
+_HEADS_AT_ONCE = 64  # of copies: their patterns stay in a processor's cache
+_SEPARATOR = ": "  # between behaviour and measure, in the names of kept results
+_BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each bar reads; more documents if these hold few items
+_FEWEST_ITEMS = 20  # of a measure in shuffled words: with fewer, some head is right by luck
+_ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: with fewer, the best head is luck
 Bars = dict[str, float]
-"""By measure, the gain that heads which have learnt nothing do not reach; at least 0."""
+"""By measure, the gain that heads which learnt nothing stay below; at least 0."""
 
 
 @dataclass(frozen=True)
 class Study:
-    """The arguments of `analyses.labels.label`; `corpora` and `behaviours` are by name of the behaviour."""
+    """The arguments of `analyses.labels.label`; `corpora` and `behaviours` are keyed by behaviour."""
 
     model: Model
     corpora: Mapping[str, Iterable[AnnotatedText]]
@@ -80,26 +79,23 @@ class Study:
 
 @dataclass(frozen=True)
 class Evidence:
-    """Both halves of one behaviour in one kind of attention: what each says of every head.
-
-    `heads` and `effects` are tables of the half that chooses, and of the one that reports.
-    """
+    """One behaviour in one kind of attention: tables of the choosing half, and of the reporting half."""
 
     behaviour: Behaviour
     heads: Sequence[pd.DataFrame]
     effects: Sequence[pd.DataFrame]
     bars: Bars
-    effects_left_out: str | None = None  # why nothing could be knocked out
-    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, in which keys were hidden
-    screened: Screened | None = None  # on the half that chooses; None where all effects were measured
+    effects_left_out: str | None = None  # why there are no knock-outs
+    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, that knock-outs read
+    screened: Screened | None = None  # on the choosing half; None if all effects were measured
 
 
 def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
-    """The evidence of each behaviour that was collected, a kind of attention at a time."""
+    """The evidence of each behaviour, one kind of attention at a time."""
     model, seed = study.model, study.seed
     gathered = []
     for whole, bar in zip(collected, bars_of(study, collected), strict=True):
-        behaviour = asked_of(whole.heads, study.behaviours)[whole.behaviour]
+        behaviour = behaviours_for(whole.heads, study.behaviours)[whole.behaviour]
         heads = [whole.half(half).table(seed=seed + half) for half in HALVES]
         evidence = Evidence(behaviour, heads, [knockouts.NOTHING] * 2, bar)
         try:
@@ -117,12 +113,12 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
 
 
 def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
-    """Documents of each half, and words of each, that knock-outs can read for their budget: fewer in a large model."""
+    """Documents of each half, and words of each, that knock-outs can afford: fewer in a large model."""
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
     words = _BUDGET / (cells * block_weights(model) / 2)  # a cell passes through half of the blocks, on average
     small = _SMALL / (model.config.n_layers * model.config.n_heads * block_weights(model))
-    most = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
-    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), most))
+    largest = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
+    documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), largest))
     return documents, int(min(max(words / documents, behaviour.words), _WORDS))
 
 
@@ -132,19 +128,19 @@ def block_weights(model: Transformer) -> int:
 
 
 def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evidence:
-    """The knock-outs of either half; on the second, keys of what a head may be labelled by are exchanged too.
+    """Knock-outs of both halves: of possible candidates on the first, of candidates on the second, unless `exact`.
 
-    Unless all is measured, what may be chosen is measured on the first half, and what was chosen on the second.
+    On the second half, the keys of possible labels are also exchanged and removed.
     """
     behaviour, heads, stage = evidence.behaviour, evidence.heads[0], f"{evidence.behaviour.name}: knocking out"
 
     def half(number: Literal[0, 1], possible: pd.DataFrame, armed: Collection[str]) -> knockouts.Knockouts:
         study.say(stage, 0)
-        asked = replace(evidence, behaviour=_without_idle_strata(behaviour, possible))
+        narrow = replace(evidence, behaviour=_without_idle_strata(behaviour, possible))
         cells = {*possible[["layer", "head", "measure"]].itertuples(index=False, name=None)}
         return knockouts.measure(
             model,
-            **_texts(study, asked, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
+            **_texts(study, narrow, number, math.ceil(_CHOOSING * evidence.size[0]) if number == 0 else None),
             armed=armed,
             screen=None if study.exact else Screen(cells, NOTABLE_EFFECT, choosing=number == 0),
             progress=partial(study.say, stage),
@@ -160,13 +156,13 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
 
 def _completed(measured: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """What one half measured, and of its other cells, on which no label rests, what the other half says."""
+    """The measured rows of one half; cells on which no label rests have the numbers of the other half."""
     rest = measured.loc[~measured["measured"], CELL].merge(other, on=CELL)
     return pd.concat([measured.loc[measured["measured"]], rest.assign(measured=False, q=1.0)], ignore_index=True)
 
 
 def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behaviour:
-    """Its measures but for strata in which no head stands out: what is needed there is needed in all items too."""
+    """Without strata in which no head stands out: what a head needs there it also needs in all items."""
     names = {*possible["measure"]}
     measures = [each for each in behaviour.measures if STRATUM not in each.name or each.name in names]
     return replace(behaviour, measures=tuple(measures))
@@ -175,7 +171,7 @@ def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behavi
 def candidates(
     behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Heads and measures that attention, or effect where it is known, chooses on the choosing half, and which does."""
+    """Heads and measures that the choosing half proposes, by attention (`attends`) or by a known effect (`moves`)."""
     findings = notable(heads)
     bar = np.array([bars.get(name, 0.0) for name in findings["measure"]], dtype=float)
     rows = findings.loc[findings["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
@@ -186,7 +182,7 @@ def candidates(
 
 
 def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | None = None) -> dict[str, Any]:
-    """What knock-outs read of one half of the documents, or of `limit` of these; probes are trained on the other."""
+    """What knock-outs read of one half of the documents, or of `limit` of them; probes train on the other."""
     corpus, (documents, words) = study.corpora[evidence.behaviour.name], evidence.size
     return {
         "corpus": Sample(corpus, half, min(documents, limit or documents), words),
@@ -201,10 +197,7 @@ def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | N
 def joint_claims(
     study: Study, evidence: Evidence, names: Sequence[str], half: Literal[0, 1], limit: int | None = None
 ) -> Work | None:
-    """Claims of some measures on one half, or on `limit` of its documents, for `knockouts.joint_costs`.
-
-    None where nothing could be knocked out, or nothing is claimed.
-    """
+    """Claims of some measures on one half (of `limit` documents), for `knockouts.joint_costs`; None without any."""
     if evidence.effects_left_out or not isinstance(study.model, Transformer) or not names:
         return None
     with suppress(InputError):
@@ -219,9 +212,9 @@ def joint_effects(
     half: Literal[0, 1],
     limit: int | None = None,
 ) -> pd.DataFrame:
-    """The least that changing a measure's keys in several heads at once costs (`knockouts.least`), by set of heads.
+    """The least cost of changing a measure's keys in several heads at once (`knockouts.least`), a row a set of heads.
 
-    On one half, or on `limit` of its documents; missing where nothing could be knocked out, and for a set of no heads.
+    It reads one half, or `limit` of its documents. Rows of empty sets, or without knock-outs, are missing.
     """
     sets = {number: (name, members) for number, (name, members) in enumerate(heads) if members}
     names = [*dict.fromkeys(name for name, _ in sets.values())]
@@ -233,24 +226,24 @@ def joint_effects(
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:
-    """The rows of knock-outs in which hiding costs what the model says."""
+    """The rows of knock-outs in which hiding the keys has a clear effect."""
     enough = effects["documents"] >= FEWEST
     return effects.loc[(effects["q"] < DISCOVERY) & (effects["effect"] >= NOTABLE_EFFECT) & enough]
 
 
 @dataclass(frozen=True)
 class _Null:
-    """Heads that have learnt nothing, or that read nothing; their model is made when it is documents."""
+    """Heads that learnt nothing, or that read shuffled words; `model` makes their model."""
 
     name: str
     model: Callable[[], Model]
     heads: Heads
-    copies: int = 1  # that `heads` are of
+    copies: int = 1  # in `heads`
 
 
 @lru_cache(maxsize=1)  # copies share the streams that they read
 def _nulls(model: Model, kind: Heads, seed: int) -> list[_Null]:
-    """All of them; a model that another library runs has no parts to shuffle."""
+    """A model that another library runs has no parts to shuffle."""
     nulls = [_Null(SMALL, partial(untrained, model, seed + number), kind) for number in range(UNTRAINED)]
     nulls.append(_Null(WORDS, lambda: model, kind))
     trained = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
@@ -267,22 +260,24 @@ def _nulls(model: Model, kind: Heads, seed: int) -> list[_Null]:
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
-    """The text's words in another order, its annotation left where it stands: what is left says nothing of words."""
+    """The text's words in another order under the same annotation, which then says nothing of words."""
     words = [*text.words]
     random.Random(f"{seed}-{text.document}").shuffle(words)
     return replace(text, words=tuple(words))
 
 
 def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
-    """For each that was collected, what heads that have learnt nothing do not reach.
+    """The bars of each behaviour that was collected.
 
-    A bar is the largest gain of any of them, or the gain that the best head of a whole copy exceeds with a probability
-    of `LEVEL` over the number of measures (Bonferroni), by a Gumbel distribution with the mean and variance of the
-    copies' best: the limit of maxima (Gumbel 1958, Statistics of Extremes). Of shares and correlations, which end at 1,
-    the logarithm of what is left to 1 is fitted.
+    A bar is the largest gain of any head that learnt nothing or, if larger, the gain that the best head of a copy
+    exceeds with a probability of `LEVEL` over the number of measures (Bonferroni). That is by a Gumbel distribution
+    with the mean and variance of the copies' best, the limit of maxima (Gumbel 1958, Statistics of Extremes). For
+    shares and correlations, which end at 1, it is fitted to the logarithm of the distance to 1.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
-    by_kind = {heads: asked_of(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)}
+    by_kind = {
+        heads: behaviours_for(heads, study.behaviours) for heads in dict.fromkeys(each.heads for each in collected)
+    }
     for kind, measured in by_kind.items():
         of_kind = [each for each in collected if each.heads == kind]
         for corpus, names in sharing({each.behaviour: study.corpora[each.behaviour] for each in of_kind}):
@@ -311,7 +306,7 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
 
 
 def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> float:
-    """The gain that the next copy's best head surpasses with this probability; 0 without copies to tell it from."""
+    """The gain that the next copy's best head exceeds with this probability; 0 without copies."""
     gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
     gained, baseline = gained[gained.isfinite()], float(baseline.mean())
     if len(gained) < 2:
@@ -323,7 +318,7 @@ def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> flo
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
-    """How many documents hold enough items of every behaviour, if items stand everywhere alike."""
+    """How many documents have enough items of every behaviour, if items are spread evenly."""
     documents = _BAR_DOCUMENTS
     for behaviour in collected:
         items = max(float(scored.totals.rows[:, 0].sum(0).max()) for scored in behaviour.scored)
@@ -341,7 +336,7 @@ def _reached(
     seed: int,
     number: int,
 ) -> dict[str, Tensor]:
-    """The largest gain of any head of each copy, and the baseline (`2 copy`), by behaviour and measure."""
+    """By behaviour and measure, the largest gain of any head of each copy, and the baseline (`2 copy`)."""
     null = _nulls(trained, kind, seed)[number]
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
@@ -354,10 +349,10 @@ def _reached(
         for measure, gained, baseline, n in zip(
             scored.measures, (of_heads - baselines).T, baselines, items, strict=True
         ):
-            # in shuffled words, where a word stands is as it was, and a pronoun seldom stands where one was
+            # shuffling words keeps positions, and few pronouns stand where one stood
             counts = null.name != WORDS or (measure.of_words and n >= _FEWEST_ITEMS)
             if counts and not np.isnan(gained).all():
-                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of one layer are side by side
+                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # a layer's copies are side by side
                 best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
                 columns = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
                 reached[f"{name}{_SEPARATOR}{measure.name}"] = columns

@@ -1,8 +1,7 @@
 """Who reads a head that carries an answer? Later heads' queries, keys and values, feed-forwards, and the output layer.
 
-Edges are cut one at a time, by exact path patching: one reader gets what the head writes for the corrupted prompt, all
-else stays, and what the reader then does goes on through the whole model (`interp.circuits.faithfulness` of the whole
-graph without the edge).
+Edges are cut one at a time, by exact path patching. One reader gets the head's output for the corrupted prompt, and the
+change goes on through the whole model (`interp.circuits.faithfulness` of the whole graph without the edge).
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from interp.statistics import benjamini_hochberg, shares
 
 READER_COLUMNS = [*HEAD, "behaviour", "task", "reader", "effect", "ci_low", "ci_high", "p", "q", "n", "choosing"]
 _PAIRS = 24  # of a task
-_HEADS = 2  # of a task, those that carry most of it
+_HEADS = 2  # of a task: those that carry most
 
 
 def measure(
@@ -42,27 +41,27 @@ def measure(
 ) -> pd.DataFrame:
     """Who reads heads: `tables/readers`, a row a head, task and reader.
 
-    Of each task the two heads are asked that carry most of it, of those whose label it is about, and those that
-    `effects` (the rows of `tables/effects`) show to carry it. `effect` is the share of the clean-corrupted logit
-    difference that goes when the edge is cut, with its interval over the half of the pairs that reports; `choosing` is
-    that of the other half; `q` is over all rows.
+    Each task has the two heads that carry most, among heads with a label of the task and heads that `effects` (the rows
+    of `tables/effects`) shows to carry it. `effect` is the share of the clean-corrupted logit difference that is lost
+    if the edge is cut, with its interval over the reporting half of the pairs; `choosing` is that of the other half;
+    `q` is over all rows.
 
     Raises:
-        InputError: the model has no edges, as norms follow its layers; or no output layer, or another library runs it.
+        InputError: the model has no edges (norms follow its layers) or no output layer, or another library runs it.
     """
     if not isinstance(model, Transformer) or model.output is None:
         raise InputError("only transformers that interp runs, with an output layer, say who reads a head")
     if reason := Graph.from_model(model).reason:
         raise InputError(reason)
     rows, columns = list[dict[str, Any]](), [*HEAD, "task", "task_effect"]
-    known = labels.reindex(columns=columns)
+    heads = labels.reindex(columns=columns)
     if effects is not None and len(effects):
         carrying = carriers(effects.loc[effects["intervention"] == "noise"])
-        known = pd.concat([known, carrying.assign(task_effect=carrying["effect"])[columns]])
+        heads = pd.concat([heads, carrying.assign(task_effect=carrying["effect"])[columns]])
     for behaviour in select(behaviours).values():
         for name, build in behaviour.tasks.items():
-            asked = known.loc[known["task"] == name].sort_values("task_effect", ascending=False, kind="stable")
-            places = [Place.from_row(row) for row in asked.drop_duplicates(HEAD).head(_HEADS).to_dict("records")]
+            carrying = heads.loc[heads["task"] == name].sort_values("task_effect", ascending=False, kind="stable")
+            places = [Place.from_row(row) for row in carrying.drop_duplicates(HEAD).head(_HEADS).to_dict("records")]
             if places:
                 task = build(model, _PAIRS, seed, name, DECLARED["tasks"].get(name, {}).get("question", name))
                 rows += ({"behaviour": behaviour.name, **row} for row in _of_task(model, task, places, seed, progress))
@@ -95,7 +94,7 @@ def _of_task(
 
 
 def _readers(graph: Graph, sender: str) -> list[str]:
-    """All that read a node; keys and values by key/value head."""
+    """All readers of a node; keys and values by key/value head."""
     exists = graph.exists[graph.index("senders")[sender]]
     return [name for name, reads in zip(graph.receivers, exists.tolist(), strict=True) if reads]
 

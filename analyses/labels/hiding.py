@@ -1,13 +1,13 @@
 """Which keys are hidden to test a label, and what does it cost?
 
 A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there
-(`Measure.keys_of`): pieces of a word's antecedents, the token before. One control has the same rows and as many other
-visible keys, each drawn at about the distance of the key that it stands for; for positional labels, whose keys are
-given by their distance, at any. Labels of words have another: the same rows, with keys at the distances at which the
-label's other rows have theirs. What a head loses there it would lose by looking at fixed distances alone.
+(`Measure.keys_of`), such as the token before or the pieces of antecedents. The first control has the same rows and as
+many other visible keys, each drawn at about the distance of the key it replaces; for positional labels, at any
+distance. Labels of words have a second control: the same rows, with keys at the usual distances of the label's rows. A
+head that only looks at fixed distances loses as much there.
 
-`Work` is a table of claims and controls; `hide` gives a number to each of its jobs and every head, and `costs_of` adds
-these up by group of documents.
+`Work` is a table of claims and controls. `hide` gives a cost to each job and head, and `costs_of` adds these up by
+group of documents.
 """
 
 import random
@@ -41,27 +41,27 @@ from interp.statistics import ratio
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
 KINDS = (CLAIM, *CONTROLS)
-FARTHER = "another distance"  # what other keys are where the claimed ones are given by their distance
-CLAIMS = 128  # with their controls, that one call hides
-FEWEST = 5  # documents, or groups of them, in which keys were hidden: fewer say nothing
+FARTHER = "another distance"  # the name of other keys if distances define the claimed ones
+CLAIMS = 128  # that one call hides, controls included
+FEWEST = 5  # documents, or groups of them, with hidden keys: fewer say nothing
 _WAYS: Mapping[str, Intervention] = {**dict.fromkeys(KINDS, "hide"), ARMS[0]: "exchange", ARMS[1]: "remove"}
-_SURELY = 0.995  # of the one-sided bounds of a cost that is settled
+_SURELY = 0.995  # confidence of the one-sided bounds of a settled cost
 _PARTS = (10, 20)  # documents after which measuring may stop
 N_PARTS = 1 + len(_PARTS)
 Cells = Bool[np.ndarray, "head measure"]
 PerCell = Float[np.ndarray, "head measure"]
 PerJob = Float[Tensor, "job head"]
 HeadSet = Sequence[tuple[int, int]]  # layer and head of each
-Keys = Mapping[int, Collection[int]]  # by row, in order; of keys that are exchanged, each is mapped to another
+Keys = Mapping[int, Collection[int]]  # by row, in order; exchanged keys are mapped to others
 
 
 def with_control(
     window: Window, row_keys: Claims, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
 ) -> tuple[Keys, Keys]:
-    """The claim, and other keys at the same rows, where both can be hidden and something can be read.
+    """The claim, and other keys at the same rows, for rows where both can be hidden and something can be read.
 
-    Keys that a causal stack does not see are passed over; `at_distance` draws each key of the control at about the
-    distance of one claimed.
+    Keys that a causal stack does not see are left out. `at_distance` draws each key of the control at about the
+    distance of a claimed one.
     """
     content, width = sorted(window.content), len(window.ids)
     claim: dict[int, frozenset[int]] = {}
@@ -78,7 +78,7 @@ def with_control(
 
 
 def distances(row_keys: Claims, *, causal: bool) -> list[frozenset[int]]:
-    """How far each row's keys are from it, key less row."""
+    """How far each row's keys are from it, key minus row."""
     rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
     return [row for row in rows if row]
 
@@ -86,9 +86,9 @@ def distances(row_keys: Claims, *, causal: bool) -> list[frozenset[int]]:
 def at_usual_distances(
     window: Window, claim: Keys, usual: Sequence[frozenset[int]], rng: random.Random, *, causal: bool
 ) -> Keys:
-    """The claimed rows, with keys at distances drawn from those of all the label's rows; it may draw the claimed ones.
+    """The claimed rows, with keys at distances drawn from those of all the label's rows, claimed ones included.
 
-    Of what is drawn, keys that the row does not see are left out; a row whose draws all fall outside keeps its own.
+    Keys that the row does not see are left out. A row keeps its own keys if no draw fits.
     """
     control = {}
     for row, keys in claim.items():
@@ -100,7 +100,7 @@ def at_usual_distances(
 
 
 def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) -> dict[int, dict[int, int]]:
-    """For each claimed key another that the row sees, drawn at random, whose value takes the place of its own."""
+    """For each claimed key another visible one, drawn at random, whose value replaces its own."""
     content, rows = sorted(window.content), {}
     for row, keys in claim.items():
         free = [key for key in _visible(content, row, causal) if key not in keys]
@@ -109,7 +109,7 @@ def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) 
 
 
 def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: Intervention) -> Claim:
-    """The claim on a text of so many columns."""
+    """The claim on a text with `width` columns."""
     index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
     mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
     mask[tuple(index.T)] = True
@@ -127,7 +127,7 @@ def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
 def _other_keys(
     row: int, keys: Collection[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
 ) -> list[int]:
-    """As many other visible keys, or all where there are fewer."""
+    """As many other visible keys, or all if there are fewer."""
     free = [key for key in visible if key not in keys]
     if not at_distance:
         return rng.sample(free, min(len(keys), len(free)))
@@ -142,12 +142,12 @@ def _other_keys(
 
 
 def part_of(document: int) -> int:
-    """The part that a document is in, by its number among those that are read."""
+    """The part of a document, by its number among those read."""
     return bisect_right(_PARTS, document)
 
 
 class Job(NamedTuple):
-    """A claim, or a control, that waits to be hidden: of a measure (`column`), in a group and part of the documents."""
+    """A claim or a control to hide: its measure (`column`), and the group and part of its document."""
 
     kind: str
     column: int
@@ -161,24 +161,24 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """How claims and their controls are made of windows.
+    """Makes claims and controls from windows.
 
-    What is drawn for a claim depends on `seed`, its text and its measure, keys at usual distances on its measure's
-    texts too: whatever else is asked, its controls are the same.
+    A claim's controls depend only on `seed`, its text and its measure; keys at usual distances also on all texts of
+    the measure. Other measures do not change them.
     """
 
     causal: bool
     measures: Sequence[tuple[str, Measure]]  # behaviour and measure of each column
     seed: int
-    armed: Collection[str]  # names of the measures whose keys are exchanged and removed too
+    armed: Collection[str]  # measures whose keys are also exchanged and removed
     usual: Mapping[str, Sequence[frozenset[int]]]  # by measure, the distances of each row's keys
 
     def jobs(
         self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Claims]
     ) -> Iterator[Job]:
-        """The claims of one window, of a document in some group and part, and their controls."""
+        """The claims and controls of one window, whose document is in some group and part."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
-        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # what reads the same shares a gradient
+        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # the same reads share a gradient
         for column, (behaviour, measure) in enumerate(self.measures):
             if not claimed.get(measure.name) or behaviour not in read_by:
                 continue
@@ -211,7 +211,7 @@ class Draws:
 
 @dataclass(frozen=True)
 class Work:
-    """Claims and controls in lots that are hidden at a time."""
+    """Claims and controls, in lots that one call hides."""
 
     model: Transformer
     measures: Sequence[tuple[str, Measure]]
@@ -220,7 +220,7 @@ class Work:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row a job, lot after lot, with the number of its rows."""
+        """One row a job, lot after lot, with its number of rows."""
         jobs = [(job.kind, job.column, job.group, job.part, len(job.keys)) for lot in self.lots for job in lot]
         return pd.DataFrame(jobs, columns=["kind", "column", "group", "part", "rows"])
 
@@ -230,12 +230,12 @@ class Work:
 
     @property
     def n_heads(self) -> int:
-        """In all layers."""
+        """The heads of all layers."""
         return self.model.config.n_layers * self.model.config.n_heads
 
 
 def lots_of(windows: Iterable[list[Job]]) -> list[list[Job]]:
-    """The jobs of window after window, about `CLAIMS` of one part of the documents a lot."""
+    """The jobs of the windows in lots of about `CLAIMS`, each from one part of the documents."""
     lots: list[list[Job]] = []
     for jobs in windows:
         if lots and jobs and len(lots[-1]) < CLAIMS and lots[-1][-1].part == jobs[0].part:
@@ -255,12 +255,11 @@ def hide(
     estimate: bool = False,
     progress: lots.Progress | None = None,
 ) -> dict[str, Tensor]:
-    """What hiding each job's keys costs, `drop` (job x head), NaN where that is not asked.
+    """What hiding each job's keys costs: `drop` (job x head), NaN if not asked for.
 
-    Of texts that are masked there is `mass` (job x head), the attention to the keys; of estimates there are `size`, the
-    losses added up without their signs (job x head), and `value`, what is read where nothing is hidden (job).
-    `head_sets` has for each measure sets of heads from which its keys are hidden at once, each as if it were one head;
-    `estimate` takes gradients instead of measuring.
+    Masked texts also give `mass` (job x head), the attention to the keys. Estimates also give `size`, the sum of losses
+    without signs (job x head), and `value`, what is read if nothing is hidden (job). `head_sets` has sets of heads for
+    each measure; keys are hidden from all heads of a set at once. `estimate` takes gradients instead of measuring.
     """
     indices: list[list[int]] = []
     arguments: list[tuple[Any, ...]] = []
@@ -304,7 +303,7 @@ def _hide(
     heads: Sequence[Sequence[HeadSet]] | None,
     estimate: bool,
 ) -> dict[str, Tensor]:
-    """What one lot's claims cost that are read in one way: by a `probe`, or by the model's own output layer."""
+    """What one lot's claims cost if a `probe` reads them, or the model's own output layer."""
     output = model.output if probe is None else probe
     if heads is not None:
         index = [(claim, number) for claim, sets in enumerate(heads) for number in range(len(sets))]
@@ -313,17 +312,15 @@ def _hide(
         drops[tuple(torch.tensor(index).T)] = knock_out_together(model, batch, repeated, [*chain(*heads)], output).cpu()
         return {"drop": drops}
     mass = {"mass": _mass(model, batch, claims)} if masks else {}
-    if cells is not None:
-        by_layer = cells.unflatten(1, (-1, model.config.last.n_heads))
-        return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1), **mass}
     if not estimate:
-        return {"drop": knock_out(model, batch, claims, output).flatten(1), **mass}
+        by_layer = None if cells is None else cells.unflatten(1, (-1, model.config.last.n_heads))
+        return {"drop": knock_out(model, batch, claims, output, cells=by_layer).flatten(1), **mass}
     drops, sizes, values = estimated_knock_out(model, batch, claims, output)
     return {"drop": drops.flatten(1), "size": sizes.flatten(1), "value": values, **mass}
 
 
 def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Float[Tensor, "claim head"]:
-    """Attention of each head on each claim's keys, summed over its rows, in the texts as they are read."""
+    """Attention of each head on each claim's keys, summed over its rows."""
     batch = batch.to(model.device)
     pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
     rows = [(pattern[claim.prompt][:, claim.queries], claim.keys.to(pattern)) for claim in claims]
@@ -331,13 +328,13 @@ def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Flo
 
 
 class Sums(NamedTuple):
-    """What was lost, and at how many rows, by group of documents."""
+    """Losses, and the rows they are summed over, by group of documents."""
 
     lost: Float[np.ndarray, "group head measure"]
     rows: Float[np.ndarray, "group head measure"]
 
     def a_row(self) -> PerCell:
-        """What is lost a row; NaN where there is none."""
+        """The loss a row; NaN without rows."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.lost.sum(0) / self.rows.sum(0)
 
@@ -352,7 +349,7 @@ Costs = Mapping[str, Sums]  # by kind
 def costs_of(
     work: Work, drops: PerJob, counted: Bool[Tensor, " job #head"] | None = None, kinds: Sequence[str] = KINDS
 ) -> Costs:
-    """The sums of jobs of each kind, of those that are `counted`; what is not measured (NaN) adds rows alone."""
+    """The sums of the `counted` jobs of each kind; jobs that are not measured (NaN) only add rows."""
     n_measures, rows = len(work.measures), work.of_jobs("rows").double().expand_as(drops)
     cells = (work.of_jobs("group") * n_measures + work.of_jobs("column"))[:, 0]
     costs = {}
@@ -367,22 +364,22 @@ def costs_of(
 
 
 def strictest(costs: Costs) -> tuple[Sums, Int[np.ndarray, "head measure"]]:
-    """Of every cell the control that loses most a row, and which of `CONTROLS` it is."""
+    """For each cell the control that loses most a row, and its number in `CONTROLS`."""
     controls = [costs[kind] for kind in CONTROLS]
     best = np.nan_to_num(np.stack([control.a_row() for control in controls]), nan=-np.inf).argmax(0)
     return Sums(*(np.where(best == 0, *parts) for parts in zip(*controls, strict=True))), best
 
 
 def effect_of(costs: Costs) -> PerCell:
-    """What claims lose beyond their strictest control, in the read's unit a row; NaN where nothing is claimed."""
+    """What claims lose beyond their strictest control, a row; NaN without claims."""
     return costs[CLAIM].a_row() - strictest(costs)[0].a_row()
 
 
 def settled(costs: Costs, least: float, cells: int) -> Cells:
-    """Where more documents would not change whether the effect reaches `least`, by Student's t over groups.
+    """Whether more documents would not change on which side of `least` the effect is, by Student's t over groups.
 
-    Its one-sided 99.5% bounds are both below or both above; where above, p for an effect at all holds whatever else of
-    so many `cells` is tested (Bonferroni, at the rate that findings are held to).
+    Its one-sided 99.5% bounds are both below or both above. If above, p for any effect also passes Bonferroni's
+    correction for so many `cells`, at the rate of findings.
     """
     claim, control = costs[CLAIM], strictest(costs)[0]
     effect, error, groups = ratio(claim.lost - control.lost, claim.rows)
@@ -394,6 +391,6 @@ def settled(costs: Costs, least: float, cells: int) -> Cells:
 
 
 def control_names(work: Work, costs: Costs) -> list[str]:
-    """Of every cell what the control that loses most hides, measures running fastest."""
+    """The name of each cell's strictest control, measures running fastest."""
     names = [(CONTROLS[0] if measure.of_words else FARTHER, CONTROLS[1]) for _, measure in work.measures]
     return [names[column][number] for row in strictest(costs)[1].tolist() for column, number in enumerate(row)]

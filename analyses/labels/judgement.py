@@ -1,9 +1,9 @@
-"""What may each head be called? Labels with attention evidence, causal evidence, a baseline, an interval and a rate.
+"""Which labels does each head get? Labels with evidence from attention and effects, a baseline, an interval and a rate.
 
-On the half of the documents that chooses, a head is a candidate if it shows a measure (`analyses.measures.findings`) by
-more than any head that has learnt nothing, or if hiding the measure's claimed keys costs what the model says
-(`analyses.labels.knockouts`). On the reporting half `both` hold, by the larger of their two p, or `attention` or
-`effect` alone. Needing keys is no label without looking there: a head that copies everything needs every key.
+On the choosing half of the documents, a head is a candidate if it shows a measure (`analyses.measures.findings`) more
+than any head that learnt nothing, or if hiding the measure's claimed keys has an effect (`analyses.labels.knockouts`).
+On the reporting half `both` hold, by the larger of their two p, or `attention` or `effect` alone. A head that needs
+keys without looking at them gets no label: a head that copies everything needs every key.
 """
 
 import random
@@ -14,7 +14,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from analyses.behaviours import asked_of, select
+from analyses.behaviours import behaviours_for, select
 from analyses.corpora.corpus import sharing
 from analyses.execution.progress import Say, Stages
 from analyses.labels.evidence import CELL, NOTABLE_EFFECT, Evidence, Study, candidates, gather, joint_effects
@@ -42,11 +42,11 @@ _SINGLE = ["effect", "effect_low", "effect_high", "hiding", *ARMS]
 _JOINT = ["all_effect", "all_low", "all_high", "all_hiding", *(f"all_{arm}" for arm in ARMS)]
 _REST, _RIVALS = (["rest_effect", "rest_low", "rest_high"], ["others_effect", "others_low", "others_high"])
 LABEL_COLUMNS: list[str] = DECLARED["tables"]["labels"].split()
-_TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # of `tables/effects`
+_TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # in `tables/effects`
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS: list[str] = DECLARED["tables"]["evidence"].split()
-_REST_DOCUMENTS = 6  # that all heads but one read: as many passes as there are heads
-_FEWEST = 2 * FEWEST  # documents, of both halves
+_REST_DOCUMENTS = 6  # read without all heads but one, which takes a pass a head
+_FEWEST = 2 * FEWEST  # documents in both halves
 _TOO_FEW = "labels are chosen on one half of the documents and reported on the other: expected at least"
 
 
@@ -55,11 +55,11 @@ class Labelled:
     """The labels of a model's heads.
 
     labels: the rows of `tables/labels`, one a head and label: all that hold on the reporting half.
-    evidence: a row a head and measure of the reporting half, labelled or not, with the label that rests on it and the
-        `bar` that the gain of heads that have learnt nothing stays below.
-    left_out: by behaviour, why it could not be labelled, or what of its evidence is missing.
-    nameless: how many candidates show a measure, and neither more than the simplest rules nor one of these.
-    screened: by behaviour, which effects are estimates, and how many candidates that may have missed.
+    evidence: one row a head and measure of the reporting half, labelled or not, with its label and the `bar` that the
+        gain of heads that learnt nothing stays below.
+    left_out: by behaviour, why it has no labels, or which evidence is missing.
+    nameless: how many candidates show a measure, but no more than simple rules do, and follow none of these.
+    screened: by behaviour, which effects are estimates, and how many candidates these may have missed.
     sets: the rows of `tables/sets`, heads that are needed together (`analyses.labels.sets`).
     """
 
@@ -86,24 +86,24 @@ def label(
 ) -> Labelled:
     """Label every head.
 
-    Gains are over the strictest baseline, effects in nats a claimed row of what `readout` names; intervals are at 95%
-    over documents. `effect` is the least of three: of `hiding` the keys, of `exchange` of their values for others' and
-    of their `removal` (`analyses.labels.knockouts`); where hiding costs less than 0.01 it is the effect. `q` is over
-    all candidates and kinds of evidence, since a label takes whichever holds; `q_within` over those of the behaviour.
+    Gains are over the strictest baseline; effects are in nats a claimed row, read as `readout` says; intervals are at
+    95% over documents. `effect` is the least of three: `hiding` the keys, `exchange` of their values for others', and
+    their `removal` (`analyses.labels.knockouts`). If hiding costs less than 0.01, that is the effect. `q` is over all
+    candidates and kinds of evidence, because any kind makes a label; `q_within` is over those of the behaviour.
     `docs/labels.md` describes all columns.
 
     Args:
         model: a transformer with a tokenizer.
-        corpora: by behaviour, a corpus that can be read again and again.
+        corpora: by behaviour, a corpus that can be read several times.
         behaviours: those that `corpora` may name; ours by default.
-        collected: what the behaviours' measures added up to on them, where that is known already.
-        effects: the rows of `tables/effects`, where the minimal pairs were patched already.
-        documents: of the half that reports, whose beginnings knock-outs read; by default 24 to 45, as the model's
-            size affords.
-        words: of each of them; by default 10 to 60.
-        exact: measure all effects, not only those that can change a label (`measured` of `evidence`).
+        collected: the sums of the behaviours' measures on these corpora, if already known.
+        effects: the rows of `tables/effects`, if the minimal pairs were already patched.
+        documents: how many of the reporting half knock-outs read, from their beginning; by default 24 to 45, by the
+            model's size.
+        words: how many of each document; by default 10 to 60.
+        exact: measure all effects, not only those that can change a label (`measured` in `evidence`).
         seed: of everything random.
-        progress: called with what is being done, and how often it was.
+        progress: called with the stage, and how far it is.
     """
     by_name, seed = select(behaviours), whole_number("seed", seed)
     if unknown := corpora.keys() - by_name.keys():
@@ -111,8 +111,8 @@ def label(
     say = Stages.to(progress)
     study = Study(model, corpora, by_name, seed, say, documents, words, exact)
     totals, left_out = (list(collected), {}) if collected else _collected(study)
-    few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
-    left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in few.items()}
+    too_few = {each.behaviour: each.documents for each in totals if each.documents < _FEWEST}
+    left_out |= {name: f"{_TOO_FEW} {_FEWEST} documents, got {documents}" for name, documents in too_few.items()}
     totals = [each for each in totals if each.documents >= _FEWEST]
     evidence = gather(study, totals)
     left_out |= {each.behaviour.name: each.effects_left_out for each in evidence if each.effects_left_out}
@@ -142,10 +142,10 @@ def label(
 
 
 def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
-    """What each behaviour adds up to on its corpus, in each kind of attention, or why it could not be measured."""
+    """The sums of each behaviour on its corpus, in each kind of attention, or why there are none."""
     totals, left_out = [], {}
     for kind in Heads.kinds_of(study.model):
-        of_kind = asked_of(kind, study.behaviours)
+        of_kind = behaviours_for(kind, study.behaviours)
         for corpus, names in sharing({name: each for name, each in study.corpora.items() if name in of_kind}):
             makers = [partial(of_kind[name].collector, seed=study.seed, heads=kind) for name in names]
             reading = Reading(study.model, corpus, partial(study.say, "reading"), heads=kind)
@@ -158,14 +158,14 @@ def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
 
 
 def _reported(evidence: Evidence) -> pd.DataFrame:
-    """Gain and effect of every head and measure on the reporting half, how far they agree, and what may be a label."""
+    """Gain and effect of every head and measure on the reporting half, their agreement, and possible labels."""
     heads, effects = evidence.heads[1], evidence.effects[1]
-    heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # a null without anything to permute says nothing
+    heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # missing if the null has nothing to permute
     gains = _in_both_readings(heads)
     gains["p"] = gains["p"].where(gains["documents"] >= gains["fewest"])
     costs = least(effects)
     p = costs["p"].fillna(effects["p"].astype(float).where(effects["effect"] < NOTABLE_EFFECT))
-    costs = costs.assign(p=p.where(effects["documents"] >= FEWEST))  # hidden alone, it is shown and labels nothing
+    costs = costs.assign(p=p.where(effects["documents"] >= FEWEST))  # with fewer it is shown, but makes no label
     rows = _columns(gains, "gain", "attention", "n", "without").merge(
         _columns(costs, "effect", "effect", "readout", *_LEAST[3:], *_MASKED, "measured"), on=CELL, how="left"
     )
@@ -187,7 +187,7 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
 
 
 def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the first position; where `readings` asks for both, the larger p, and if it holds `without`."""
+    """The rows with the first position; if `readings` asks for both, the larger p, and whether it holds `without`."""
     rows, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
     removed = rows[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(rows.index)
     in_both = rows["readings"] == BOTH_READINGS
@@ -197,22 +197,22 @@ def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *columns: str) -> pd.DataFrame:
-    """A table's value, interval and p under the names that labels give them."""
+    """A table's value, interval and p, under their names in `tables/labels`."""
     names = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
     return pd.DataFrame({names.get(name, name): rows[name] for name in (*CELL, value, *names, *columns)})
 
 
 def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """Which candidates hold on the reporting half, and by what evidence; and how many hold but for the simplest rules.
+    """The candidates that hold on the reporting half, with their evidence, and how many fail only against simple rules.
 
-    What has rules to beat is asked twice: as itself, with the larger p of its evidence and of what sets it apart from
-    the rules, and by a plainer name.
+    A candidate with rules to beat is tested twice: under its own name, with the larger p of its evidence and of its
+    lead over the rules, and under a plainer name.
     """
     has_rules, as_itself = candidates["verdict"].notna(), candidates.assign(plain=False)
     for name in ("p_attention", "p_effect"):
         p = np.maximum(as_itself[name].astype(float), as_itself["p_rule"].astype(float).fillna(1.0))
         as_itself[name] = as_itself[name].where(~has_rules, p)
-    plainer = candidates.loc[has_rules].assign(plain=True)  # by the rule that the head follows, or without a name
+    plainer = candidates.loc[has_rules].assign(plain=True)  # named by the rule that the head follows, if any
     plainer = plainer.assign(label=pd.Series([*map(plain_name, plainer["rule"])], index=plainer.index, dtype=object))
     rows = _true_rows(pd.concat([as_itself, plainer], ignore_index=True))
     plain = rows["plain"].to_numpy(dtype=bool)
@@ -221,7 +221,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     labels = rows.loc[~plain | has_name].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
     whole = labels.assign(label=labels["label"].astype(str).str.split(STRATUM).str[0])
-    is_wide = whole["label"] == labels["label"]  # what a head does in all cases it does in each stratum
+    is_wide = whole["label"] == labels["label"]  # a label of all cases includes those of strata
     wide = pd.MultiIndex.from_frame(whole.loc[is_wide, [*HEAD, "label"]])
     labels = labels.loc[is_wide | ~pd.MultiIndex.from_frame(whole[[*HEAD, "label"]]).isin(wide)]
     labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
@@ -229,12 +229,12 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold, with their evidence and q (`_q`); what misses a margin, or has no name, makes no label."""
+    """The rows that hold, with their evidence and q (`_q`). Rows that miss a margin or have no name make no label."""
     columns = ("effect", "effect_low", "gain", "gain_low", "bar", "masked", "masked_low")
     number = {name: rows[name].to_numpy(dtype=float) for name in (*columns, "p_attention", "p_effect", "masked_p")}
     size, gain, low, bar = (number[name] for name in ("effect", "gain", "gain_low", "bar"))
     masked = (rows["readout"] == MaskedWord.name).to_numpy()
-    beyond = low > bar  # the whole interval: the best of a thousand heads that have learnt nothing is exceeded by luck
+    beyond = low > bar  # the whole interval: by luck, some head exceeds the best of those that learnt nothing
     attends = rows["attends"].to_numpy(dtype=bool) & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & beyond
     moves = (size >= NOTABLE_EFFECT) & (number["effect_low"] > 0)
     moved = moves & rows["moves"].to_numpy(dtype=bool)
@@ -255,7 +255,7 @@ def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
             q_within[kind][index] = _q(p[kind][index], smallest.iloc[index])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
-    for kind in ("effect", "attention", "both"):  # the strongest that holds stands
+    for kind in ("effect", "attention", "both"):  # the strongest kind comes last
         new = holds[kind] & (q[kind] < DISCOVERY)
         rows.loc[new, "evidence"] = kind
         rows.loc[new, "q"], rows.loc[new, "q_within"] = q[kind][new], q_within[kind][new]
@@ -265,11 +265,11 @@ def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def _q(p: np.ndarray, candidates: pd.DataFrame) -> np.ndarray:
     """The false discovery rate of labels at which each p makes one, whichever evidence labels rest on.
 
-    A candidate is a family of tests: attention, effect, both, each as itself and by a plainer name. Whichever of its
-    nulls are true, a label that is false takes one of two p below a bound: those of attention, of effect, of the rules
-    or of the masked rows are all that the tests are the largest of, and any two cover every case. So twice the smallest
-    p of a candidate (1 where it can make no label) is one p of it. Benjamini-Hochberg over candidates selects; within
-    what it selects each kind is held to the same bound (Benjamini & Bogomolov 2014).
+    A candidate is a family of tests: attention, effect, both, each under its own and a plainer name. Every test is the
+    largest of some p: of attention, effect, the rules or the masked rows. Whichever nulls are true, a false label needs
+    one of two p below a bound, so twice the smallest p (1 if it can make no label) is a p of the candidate.
+    Benjamini-Hochberg over candidates selects; within the selected ones, each kind has the same bound (Benjamini &
+    Bogomolov 2014).
     """
     smallest = np.sort(2 * np.asarray(candidates.groupby(CELL)["p"].min(), dtype=float))
     m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
@@ -278,17 +278,17 @@ def _q(p: np.ndarray, candidates: pd.DataFrame) -> np.ndarray:
 
 
 def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The candidates, beside what the simplest rules say of the same head and measure."""
+    """The candidates, with the verdict of simple rules on the same head and measure."""
     tables = [table for table in rules if len(table)]
     if not tables:
         return candidates.assign(p_rule=np.nan, verdict=None, rule=None)
     verdicts = pd.concat(tables, ignore_index=True)
-    verdicts["p_rule"] = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # held to their own rate, too
+    verdicts["p_rule"] = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # which also has its own rate
     return candidates.merge(verdicts[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
 def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evidence]) -> pd.DataFrame:
-    """The labels, beside the effect in all heads at once that have one, in all but this one, and in `_rivals`."""
+    """The labels, with the joint effect of all heads that share one, of all but this head, and of `_rivals`."""
     shared = ["stack", "attention", "behaviour", "label", "measure"]
     rows = labels.assign(
         heads=labels.groupby(shared)["head"].transform("size"),
@@ -323,7 +323,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
 
 
 def _rivals(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
-    """As many heads as have a label by one measure, of those that have it by none; all where they are fewer."""
+    """As many heads without the label as have it by one measure; all if there are fewer."""
     labelled = labels.merge(group[["stack", "attention", "behaviour", "label"]].iloc[:1])
     everything, having = ({*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (heads, labelled))
     rest = sorted(everything - having)
@@ -331,7 +331,7 @@ def _rivals(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:
-    """The labels, beside what each head carries of the minimal pairs that ask about the same."""
+    """The labels, with what each head carries in the minimal pairs that ask the same."""
     best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*HEAD, "task"])
     carried = {tuple(row[name] for name in (*HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")

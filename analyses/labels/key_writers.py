@@ -1,14 +1,14 @@
-"""Why does a labelled head look at the keys of its label? By what earlier parts of the model wrote into these keys.
+"""Why does a labelled head look at the keys of its label? Because of what earlier parts of the model wrote there.
 
-The advantage of claimed keys is their score less that of the other visible keys, in nats, each side weighted by its
-attention. Scores are sums over who wrote the keys (`interp.attribution.keys`), so the advantage is one too. What the
-query gives to all keys alike cancels; where keys are rotated, even what all keys share scores by distance, and counts
-as its writer's.
+The advantage of claimed keys is their score minus that of the other visible keys, in nats, each side weighted by its
+attention. Scores are sums over the writers of the keys (`interp.attribution.keys`), so the advantage is one too. What
+the query gives to all keys cancels. If keys are rotated, what all keys share also scores by distance, and counts for
+its writer.
 
-A family is the heads before that have one label in common, or any writer alone. Its rivals are sets of other writers
-that write as much: their part is scaled until the scores that it adds spread over the keys as the family's do. One half
-of the documents chooses the family without whose part the attention falls most, compared with rivals; the other half
-reports. Without what writes nearly all of a key any attention is lost, so that alone would tell nothing.
+A family is all earlier heads with the same label, or one writer alone. Its rivals are sets of other writers that write
+as much: their part is scaled until its scores spread over the keys as the family's do. One half of the documents
+chooses the family whose removal lowers the attention most, compared with rivals; the other half reports. The loss alone
+proves nothing, because removing the writer of most of a key destroys any attention.
 """
 
 import math
@@ -44,19 +44,19 @@ WRITER_COLUMNS = [
     *("advantage", "ci_low", "ci_high", "p", "q", "share", "n", "documents", "before", "without", "without_low"),
     *("without_high", "others", "others_size", "others_without", "rank", "explains"),
 ]
-_OTHERS = (10, 100)  # rivals, on the half that chooses, and on the one that reports
-_DOCUMENTS, _WORDS = 24, 60  # of each half, and of each document, that are read at most
-_REPEATS, _ROWS = 16, 8  # random repeats, of each half; and rows of a text that one measure takes, at most
-_TOKENS = 1024  # that a lot reads, about
-_AT_ONCE = 1 << 22  # numbers of sets' parts that are held at once
-_ONE_SIGN = 0.8  # of all parts without their signs: where fewer have one sign they are no shares of a whole
-_RANK = 0.05  # of rivals, how many may leave as little
-_NOTHING = 1e-3  # of a family's part: rivals that write less take nothing away, as all of it may be rounding
-_LEFT = 0.5  # of the attention, and of what rivals leave of it, at most, without what explains it
+_OTHERS = (10, 100)  # rivals on the choosing half, and on the reporting half
+_DOCUMENTS, _WORDS = 24, 60  # read of each half, and of each document, at most
+_REPEATS, _ROWS = 16, 8  # random repeats of each half; rows of a text for one measure, at most
+_TOKENS = 1024  # of a lot, about
+_AT_ONCE = 1 << 22  # numbers held at once
+_ONE_SIGN = 0.8  # of the parts' sizes: if fewer have one sign, they are no shares of a whole
+_RANK = 0.05  # the share of rivals that may leave as little
+_NOTHING = 1e-3  # of a family's part: rivals that write less may be rounding, and take nothing away
+_LEFT = 0.5  # of the attention, and of what rivals leave, at most, if a family explains it
 Family = tuple[str, ...]  # writers
 Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # by measure: prompt, row, claimed keys
 Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Claims]  # ids of texts, their groups of documents, and claims
-Sums = Float[np.ndarray, "group column"]  # rows, what each writer adds, the attention that each family leaves
+Sums = Float[np.ndarray, "group column"]  # rows, advantage by writer, attention left without each set
 
 
 class Question(NamedTuple):
@@ -71,13 +71,13 @@ class Question(NamedTuple):
 
     @property
     def sets(self) -> tuple[Bool[Tensor, "set writer"], list[int]]:
-        """Who is in no family, in each, and in all rivals; and which of these sets each writes as much as."""
+        """The members of the empty set, each family and each rival; and the set that each is scaled to."""
         members, sizes = [(), *self.families.values(), *chain(*self.others)], [*range(1 + len(self.families))]
         sizes += [row for row, drawn in enumerate(self.others, 1) for _ in drawn]
         return torch.tensor([[writer in family for writer in self.writers] for family in members]), sizes
 
     def chosen(self, sums: Sums, seed: int) -> "Question":
-        """The family without which least is left, compared with rivals; with more of these."""
+        """The family without which least is left compared with rivals, with more rivals."""
         before, *left = sums[:, 1 + len(self.writers) :].sum(0) / sums[:, 0].sum()
         rest, excess = iter(left[len(self.families) :]), dict[str, float]()
         for name, without, drawn in zip(self.families, left, self.others, strict=False):
@@ -96,24 +96,24 @@ def measure(
     seed: int = 0,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """Who wrote what each labelled head finds: `tables/writers`, a row a head, measure and writer, and one a family.
+    """Who wrote the keys of each labelled head: `tables/writers`, a row a head, measure and writer, and one a family.
 
-    `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing where less than 80%
-    of all parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without`
-    what the family wrote there; `p` is of their difference. `others` rivals that write as much, of `others_size` heads
-    (0: sets of any writers), leave `others_without` on average, and a share of them, `rank`, as little as the family.
-    `explains`: what is left is at most half of the attention, significantly, and of what rivals leave, and at most 5%
-    of these leave as little; where nothing else writes keys, nothing does. `q` is over all rows.
+    `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing if less than 80% of
+    the parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without` what
+    the family wrote; its `p` is of their difference. `others` rivals that write as much, of `others_size` heads (0:
+    sets of any writers), leave `others_without` on average, and a share of them (`rank`) as little as the family.
+    `explains`: what is left is, significantly, at most half of the attention and of what rivals leave, and at most 5%
+    of these leave as little. Without rivals nothing explains. `q` is over all rows.
 
-    Labels that are rules, and those asked at masked words, have no row.
+    Labels that are rules, and those of masked words, have no row.
 
     Args:
         model: a transformer of one stack.
         labels: as `analyses.labels.label` gives them.
-        corpora: by behaviour, a corpus that can be read again.
+        corpora: by behaviour, a corpus that can be read several times.
         behaviours: those of the labels; ours by default.
-        seed: of the rows and families that are drawn, and of intervals.
-        progress: called with the number of lots that are read, and that of all.
+        seed: of random rows, families and intervals.
+        progress: called with the number of lots that are read, and of all lots.
 
     Raises:
         InputError: scores are capped, or the model has two stacks or is run by another library.
@@ -126,8 +126,8 @@ def measure(
             tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
     table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
-    most = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
-    holds = (table["without"] <= most) & (table["rank"] <= _RANK) & (q < DISCOVERY)
+    limit = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
+    holds = (table["without"] <= limit) & (table["rank"] <= _RANK) & (q < DISCOVERY)
     return table.assign(q=q, explains=holds)
 
 
@@ -139,12 +139,12 @@ def _of_behaviour(
     seed: int,
     progress: lots.Progress | None,
 ) -> list[pd.DataFrame]:
-    """The rows of each head and measure that both halves have claims of."""
-    known = {each.name: each for each in behaviour.measures if each.points and not each.masked}
-    rows = labels.loc[labels["measure"].isin([*known]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
+    """The rows of each head and measure with claims in both halves."""
+    by_name = {each.name: each for each in behaviour.measures if each.points and not each.masked}
+    rows = labels.loc[labels["measure"].isin([*by_name]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
     halves, present = list[list[Lot]](), {*rows["measure"]}
     for half in (0, 1):
-        halves.append([*_lots(model, corpus, [known[name] for name in sorted(present)], half, seed)])
+        halves.append([*_lots(model, corpus, [by_name[name] for name in sorted(present)], half, seed)])
         present &= {name for *_, claims in halves[-1] for name in claims}
     rows, questions = rows.loc[rows["measure"].isin(present)], list[Question]()
     writers = {layer: _writers(model, layer, halves[0][0]) for layer in {*rows["layer"]}}
@@ -160,7 +160,7 @@ def _of_behaviour(
 
 
 def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
-    """By label the heads among the writers that have it, the simplest label of the same heads; then each writer alone.
+    """The writers with each label, under the simplest label of the same heads; then each writer alone.
 
     What relative positions add (`distance`) is no writer.
     """
@@ -175,18 +175,18 @@ def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
     return {name: family for family, name in named.items() if family not in {(), ("distance",)}}
 
 
-def others(family: Family, writers: Family, most: int, seed: int) -> list[Family]:
-    """Rivals: sets of as many other heads (of all where they are fewer), all there are or so many at random.
+def others(family: Family, writers: Family, limit: int, seed: int) -> list[Family]:
+    """Rivals: all sets of as many other heads (or of all, if fewer), or `most` of them at random.
 
-    A family without a head, or beside no other, has sets of any number of other writers.
+    If the family has no head, or no other heads exist, rivals are sets of any number of other writers.
     """
     rest = [name for name in writers if name not in {*family, "distance"}]
     heads = [name for name in rest if ".head." in name] if ".head." in "".join(family) else []
     sizes = [min(len(family), len(heads))] if heads else [*range(1, len(rest) + 1)]
-    if sum(math.comb(len(heads or rest), size) for size in sizes) <= most:
+    if sum(math.comb(len(heads or rest), size) for size in sizes) <= limit:
         return [drawn for size in sizes for drawn in combinations(heads or rest, size)]
     rng, drawn = random.Random(repr((seed, family))), dict[Family, None]()
-    while len(drawn) < most:
+    while len(drawn) < limit:
         drawn[tuple(sorted(rng.sample(heads or rest, rng.choice(sizes))))] = None
     return [*drawn]
 
@@ -194,7 +194,7 @@ def others(family: Family, writers: Family, most: int, seed: int) -> list[Family
 def _lots(
     model: Transformer, corpus: Iterable[AnnotatedText], measures: Sequence[Measure], half: Any, seed: int
 ) -> Iterator[Lot]:
-    """Texts of one half of the documents with the rows that each measure claims, and random repeats, some at a time."""
+    """Texts of one half of the documents, and random repeats, in lots with the rows that each measure claims."""
     sample = [*Sample(corpus, half, _DOCUMENTS, _WORDS)] if any(not each.corpus for each in measures) else []
     read = [(window, group_of(text.document), False) for text in sample for window in windows_of(model, text)]
     length = repeat_length(model)
@@ -215,7 +215,7 @@ def _lots(
 
 
 def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Some rows with the claimed keys that they see, where they see others too."""
+    """Some rows with their visible claimed keys, if they see other keys too."""
     causal, rows = model.config.last.causal, list[tuple[int, tuple[int, ...]]]()
     for row, claimed in sorted(measure.keys_of(window).items()):
         n_visible = row + 1 if causal else len(window.ids)
@@ -227,7 +227,6 @@ def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) ->
 
 
 def _writers(model: Transformer, layer: int, lot: Lot) -> Family:
-    """The names of all that write before a layer."""
     out = run(model, TokenBatch.from_rows(lot[0][:1]).to(model.device), attribution_sites(model, layer))
     return key_contributions(out, layer, 0, torch.tensor([[0, 0]])).writers
 
@@ -235,15 +234,15 @@ def _writers(model: Transformer, layer: int, lot: Lot) -> Family:
 def _read(
     model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
 ) -> list[Sums]:
-    """What is added up of each question over some texts."""
-    asked = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
-    sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in asked]
-    places = [[index for index, each in enumerate(asked) if each[2] in claims] for *_, claims in texts]
-    lots_asked = [(lot, here) for lot, here in zip(texts, places, strict=True) if here]
-    arguments = [(*lot, [asked[index] for index in here]) for lot, here in lots_asked]
+    """The sums of each question over some texts."""
+    requests = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
+    sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in requests]
+    places = [[index for index, each in enumerate(requests) if each[2] in claims] for *_, claims in texts]
+    relevant = [(lot, numbers) for lot, numbers in zip(texts, places, strict=True) if numbers]
+    arguments = [(*lot, [requests[index] for index in numbers]) for lot, numbers in relevant]
     results = lots.do(partial(_sums, model), arguments, progress)
-    for (lot, here), added in zip(lots_asked, results, strict=True):
-        for index, of_item in zip(here, added, strict=True):
+    for (lot, numbers), added in zip(relevant, results, strict=True):
+        for index, of_item in zip(numbers, added, strict=True):
             sums[index][np.unique(lot[1])] += of_item.numpy()
     return sums
 
@@ -253,15 +252,15 @@ def _sums(
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
     claims: Claims,
-    asked: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
+    requests: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
 ) -> list[Float[Tensor, "group column"]]:
-    """The sums of one lot for each head and measure, by the groups that it has, in order."""
-    sites = dict.fromkeys(site for layer, *_ in asked for site in attribution_sites(model, layer))
+    """One lot's sums for each head and measure, by its groups, in order."""
+    sites = dict.fromkeys(site for layer, *_ in requests for site in attribution_sites(model, layer))
     out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])
     _, group = torch.tensor(groups).unique(return_inverse=True)
     added = list[Tensor]()
-    for (layer, head), of_head in groupby(asked, key=lambda each: each[:2]):
-        items = [each[2:] for each in of_head]  # all rows of a head share its keys
+    for (layer, head), of_head in groupby(requests, key=lambda each: each[:2]):
+        items = [each[2:] for each in of_head]  # the rows of a head share its keys
         keys = key_contributions(
             out, layer, head, torch.tensor([row[:2] for name, *_ in items for row in claims[name]])
         )
@@ -285,9 +284,9 @@ def _columns(
     memberships: Bool[Tensor, "set writer"],
     sizes: Sequence[int],
 ) -> Float[Tensor, "row column"]:
-    """Of each row 1, the advantage by writer, and the attention on claimed keys that is left without each set.
+    """For each row: 1, the advantage by writer, and the attention left on claimed keys without each set.
 
-    The part of each is scaled, row by row, to spread over the visible keys as much as that of the set at `sizes`.
+    The part of a set is scaled, row by row, to spread over the visible keys as much as that of the set at `sizes`.
     """
     ahead, behind = (scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed))
     advantage, left = einsum(values, ahead - behind, "writer row key, row key -> row writer"), list[Tensor]()
@@ -297,7 +296,7 @@ def _columns(
         means = parts.sum(-1, keepdim=True) / visible.sum(-1, keepdim=True)
         spreads += ((parts - means) * visible).norm(dim=-1, keepdim=True)
         rows = range(len(left), len(spreads))
-        spread, wanted = (torch.stack([spreads[row] for row in of]) for of in (rows, [sizes[row] for row in rows]))
+        spread, wanted = (torch.stack([spreads[row] for row in each]) for each in (rows, [sizes[row] for row in rows]))
         rest = scores - parts * (wanted / spread).where(spread > _NOTHING * wanted, 0)
         left += (rest.softmax(-1) * claimed).sum(-1)
     columns = torch.cat([torch.ones_like(advantage[:, :1]), advantage, torch.stack(left, 1)], 1)
@@ -305,7 +304,6 @@ def _columns(
 
 
 def _table(question: Question, sums: Sums, seed: int) -> pd.DataFrame:
-    """The rows of one head and measure."""
     ((name, family),), n = question.families.items(), len(question.writers)
     rows, parts, left = np.split(sums, [1, 1 + n], axis=1)
     of_family = parts[:, [writer in family for writer in question.writers]].sum(1, keepdims=True)

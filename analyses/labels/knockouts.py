@@ -1,9 +1,9 @@
 """Does the model need what a head attends to? Every label's effect on its own items, for every head.
 
-At the rows that a label claims, a head's claimed keys are hidden; the effect is the drop in what is read there
-(`readouts`), less the larger of what two controls lose: other keys of the same rows, and keys at the distances that are
-usual for the label (`hiding`). Hiding moves the keys' mass to others, so that a key whose value nobody reads may be
-missed; what is needed must be missed too where weights stay as they are.
+At the rows that a label claims, a head's claimed keys are hidden. The effect is the drop in what is read there
+(`readouts`), minus the larger loss of two controls: other keys of the same rows, and keys at the usual distances of the
+label (`hiding`). Hiding moves attention to other keys, so a key may seem needed although nobody reads its value. Such a
+key has no effect in the other arms, which keep all weights.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -19,7 +19,7 @@ from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, CONTROLS, KINDS, Costs, Draws, HeadSet, Sums, Work, distances
 from analyses.labels.readouts import Readout, readouts, windows_of
-from analyses.labels.screen import Measured, Screen, Screened, verify
+from analyses.labels.screen import HidingCosts, Screen, Screened, verify
 from analyses.measures.definitions import DECLARED, Behaviour, Claims, Measure
 from analyses.measures.head_tables import Heads
 from analyses.position import SHORTEST_REPEAT, repeat_length, repeats
@@ -35,13 +35,13 @@ NOTHING = pd.DataFrame({name: pd.Series(dtype=_KINDS.get(name, float)) for name 
 TOGETHER_COLUMNS: list[str] = DECLARED["tables"]["together"].split()
 _ALL_KINDS = (*KINDS, *ARMS)
 REPEATS = 16  # sequences on which induction is knocked out, at most
-_TEXTS = 40  # read by default: documents, not rows, make intervals narrow
+_TEXTS = 40  # by default: documents, not rows, make intervals narrow
 _TRAINING_WORDS = 20_000  # that probes are trained on
 
 
 @dataclass(frozen=True)
 class Knockouts:
-    """What hiding costs: a row a head and measure, and what estimates left unmeasured."""
+    """The costs of hiding, a row a head and measure, and what was only estimated."""
 
     table: pd.DataFrame
     screened: Screened | None = None
@@ -49,13 +49,13 @@ class Knockouts:
 
 @dataclass(frozen=True)
 class Texts:
-    """What is read, and how: keyword arguments of `measure` and `measure_together`.
+    """Keyword arguments of `measure` and `measure_together`.
 
-    training: texts for the probes of a model without output layer; documents that are measured are passed over.
+    training: texts for the probes of a model without output layer, except the measured documents.
     behaviours: whose measures; all of ours by default.
-    texts: how many to measure; each measure reads those that have the annotation it needs.
+    texts: how many to measure; each measure reads those with its annotation.
     repeats: sequences on which induction is measured.
-    seed: of the control keys, of masked words and of intervals.
+    seed: of control keys, masked words and intervals.
     """
 
     training: Iterable[AnnotatedText] = ()
@@ -77,25 +77,24 @@ def measure(
     progress: Progress | None = None,
     **options: Any,
 ) -> Knockouts:
-    """What hiding claimed keys costs of what is read at the same rows: a row a head and measure, in nats a claimed row.
+    """What hiding claimed keys costs in the read-out of the same rows: a row a head and measure, in nats a claimed row.
 
     `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most (`control_name`);
     `effect` is their difference, with a 95% interval over documents and a one-sided p for effect > 0. `q` is over all
-    rows, where those that are not measured count as not significant. `exchange` is the drop where each claimed key
-    keeps its weight and mixes in the value of another key that the row sees, `removal` where its weighted value is left
-    out. `measured` is False where all numbers but `masked` are estimates, or missing.
-    `docs/measures/interventions.md` describes controls and columns.
+    rows; rows without a measurement count as not significant. In `exchange` each claimed key keeps its weight but has
+    the value of another visible key; in `removal` its weighted value is left out. `measured` is False if all numbers
+    but `masked` are estimates, or missing. `docs/measures/interventions.md` describes controls and columns.
 
     Args:
         model: a transformer of one stack with a tokenizer.
         corpus: texts.
-        armed: names of the measures whose keys are exchanged and removed too; all by default.
+        armed: measures whose keys are also exchanged and removed; all by default.
         screen: which heads and measures to measure; all others are estimated. By default all are measured.
-        progress: called with the number of lots of claims that are hidden, or estimated, and that of all.
-        options: what is read, the fields of `Texts`.
+        progress: called with the number of finished lots of claims, and of all lots.
+        options: the fields of `Texts`.
 
     Raises:
-        InputError: the model or the texts have nothing that could be read.
+        InputError: the model or the texts have nothing to read.
     """
     reading = Texts(**options)
     measures = _hidden_measures(reading.behaviours, model)
@@ -103,7 +102,7 @@ def measure(
     work = _work(model, corpus, measures, armed, reading)
     if screen is None:
         costs, everywhere = hiding.hide(work, progress=progress), np.ones((work.n_heads, len(measures)), dtype=bool)
-        measured = Measured(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
+        measured = HidingCosts(costs["drop"], None, everywhere, everywhere, costs.get("mass"))
     else:
         measured = verify(work, screen, reading.seed, progress)
     table = _table(work, measured, reading.seed).assign(corpus=getattr(corpus, "name", "texts"))
@@ -115,8 +114,8 @@ def measure_together(
 ) -> pd.DataFrame:
     """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
 
-    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from: heads that do
-    the same stand in for each other. Columns are those of `measure`, missing where no row of the corpus is claimed.
+    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from, because heads
+    that do the same stand in for each other. Columns are those of `measure`, missing if the corpus has no claims.
     """
     work = claims_on(model, corpus, [*dict.fromkeys(name for name, _ in heads)], **options)
     return joint_costs(work, heads).table(options.get("seed", Texts.seed))
@@ -124,18 +123,18 @@ def measure_together(
 
 @dataclass(frozen=True)
 class JointCosts:
-    """What changing a measure's keys in several heads at once costs: `costs` are group x 1 x set of heads."""
+    """The cost of changing a measure's keys in several heads at once: `costs` are group x 1 x set of heads."""
 
     work: Work  # with a column a set
     costs: Costs
 
     def table(self, seed: int) -> pd.DataFrame:
-        """A row a set, as `measure_together` gives them."""
+        """One row a set, as `measure_together` gives them."""
         return pd.DataFrame(_columns(self.work, self.costs, None, seed)).reindex(columns=TOGETHER_COLUMNS)
 
 
 def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequence[str], **options: Any) -> Work:
-    """The claims of some measures, armed, that several calls of `joint_costs` share."""
+    """The claims of some measures, all armed, for several calls of `joint_costs`."""
     reading = Texts(**options)
     by_name = {measure[1].name: measure for measure in _hidden_measures(reading.behaviours, model)}
     return _work(model, corpus, [by_name[name] for name in names], names, reading)
@@ -144,7 +143,7 @@ def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequen
 def joint_costs(
     work: Work, heads: Sequence[tuple[str, HeadSet]], kinds: Collection[str] = _ALL_KINDS, part: int | None = None
 ) -> JointCosts:
-    """What `measure_together` tables, by claims that were made before; of some kinds, or of a part of the documents.
+    """The costs of sets of heads on existing claims, of some kinds or of one part of the documents.
 
     What is not measured costs 0.
     """
@@ -164,8 +163,7 @@ def joint_costs(
 def least(effects: pd.DataFrame) -> pd.DataFrame:
     """Rows of either table with the effect and interval of the arm that costs least, and the largest p of the three.
 
-    `hiding` is the effect of hiding alone. It is the effect, too, where keys were not exchanged and removed; p is
-    missing there.
+    `hiding` is the effect of hiding alone. It is the effect if keys were not exchanged and removed; p is then missing.
     """
     parts = ["effect", "ci_low", "ci_high", "p"]
     names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
@@ -193,7 +191,7 @@ def _work(
     armed: Collection[str],
     reading: Texts,
 ) -> Work:
-    """The claims on all texts, and what each behaviour is read by."""
+    """The claims on all texts, and how each behaviour is read."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
     texts, seed = [*islice(corpus, reading.texts)], reading.seed
@@ -217,7 +215,7 @@ def _work(
                 usual[name] += distances(rows, causal=causal)
             claimed.append((window, row_keys, group_of(text.document), hiding.part_of(numbers[text.document])))
     draws = Draws(causal, columns, seed, armed, usual)
-    jobs = ([*draws.jobs(window, group, part, read_by, looks)] for window, looks, group, part in claimed)
+    jobs = ([*draws.jobs(window, group, part, read_by, by_name)] for window, by_name, group, part in claimed)
     work = Work(model, columns, read_by, hiding.lots_of(jobs))
     if CLAIM not in {*work.table["kind"]}:
         raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
@@ -225,32 +223,30 @@ def _work(
 
 
 def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText]) -> list[AnnotatedText]:
-    """Texts for probes: none of a document that is measured."""
+    """Texts for probes, from documents that are not measured."""
     documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
-    for text in training:
+    for text in (each for each in training if each.document not in documents):
         if words >= _TRAINING_WORDS:
             break
-        if text.document not in documents:
-            texts.append(text)
-            words += len(text.words)
+        texts.append(text)
+        words += len(text.words)
     return texts
 
 
 def _repeats(model: Transformer, readout: Readout, count: int, seed: int) -> list[Window]:
-    """Random tokens and their repeat, as `position` measures induction; none if too short, or with nothing to read."""
+    """Random repeats, as `position` measures induction; none if too short, or with nothing to read."""
     length = repeat_length(model)
     windows = [] if length < SHORTEST_REPEAT else repeats(model, length, count, seed)
     return windows if windows and readout.readable(windows[0]) else []
 
 
-def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
-    """The rows of every head and measure that has any."""
+def _table(work: Work, measured: HidingCosts, seed: int) -> pd.DataFrame:
     costs = {
         **hiding.costs_of(work, measured.drops, measured.counted),
         **hiding.costs_of(work, measured.drops, kinds=ARMS),
     }
     place, column = Heads.from_model(work.model).columns(len(work.measures))
-    behaviours, measures = zip(*(work.measures[at] for at in column), strict=True)
+    behaviours, measures = zip(*(work.measures[index] for index in column), strict=True)
     table = pd.DataFrame(
         {
             **place,
@@ -266,14 +262,14 @@ def _table(work: Work, measured: Measured, seed: int) -> pd.DataFrame:
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
     table.loc[~table["measured"] & table["estimate"].isna(), _NUMBERS] = np.nan
-    tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test: q only grows
+    tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test
     return table.assign(q=benjamini_hochberg(tested))
 
 
-def _columns(work: Work, costs: Costs, measured: Measured | None, seed: int) -> dict[str, object]:
-    """Drop, control, effect, and what exchange, removal and masking say, of every cell; measures running fastest.
+def _columns(work: Work, costs: Costs, measured: HidingCosts | None, seed: int) -> dict[str, object]:
+    """Drop, control and effect of every cell, and its exchange, removal and masking; measures running fastest.
 
-    All of it is measured where `measured` is None.
+    All are measured if `measured` is None.
     """
     claim = costs[CLAIM]
     effect = estimate(*claim.flat(), *hiding.strictest(costs)[0].flat(), seed=seed)

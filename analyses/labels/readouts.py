@@ -1,9 +1,8 @@
-"""What is read of a model when keys are hidden from it: its next token, a masked word, or what a linear probe says?
+"""What is read from a model whose keys are hidden: its next token, a masked word, or a linear probe?
 
-A causal model with an output layer is read at every row for the text's own next token. A model that fills masks is read
-for the row's own token, which the text that it reads then masks. A model without output layer is read by probes of its
-last stream, put where the output layer would be: each word's tag, and whether a pronoun and its nearest true antecedent
-are of one chain.
+In a causal model with an output layer, every row is read for the text's next token. In a model that fills masks, a row
+is read for its own token, which is masked. A model without output layer is read by probes of its last stream, in the
+output layer's place: for a word's tag, or for whether a pronoun and its nearest true antecedent are in one chain.
 """
 
 import random
@@ -27,7 +26,7 @@ from interp.patching.claimed_texts import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit
 
 _AXES = 64  # principal axes that the antecedent probe reads
-_PIECES, _EDGES = 10_000, 4_000  # that a probe is trained on, at most
+_PIECES, _EDGES = 10_000, 4_000  # that train a probe, at most
 _BATCH_TOKENS = 4096
 
 
@@ -37,7 +36,7 @@ class Readout(ABC):
 
     output: nn.Linear
     name: ClassVar[str]  # the column `readout`
-    masks: ClassVar[bool] = False  # the text is masked at the rows that are read: heads ask with another word
+    masks: ClassVar[bool] = False  # whether the text is masked at the rows that are read
 
     @abstractmethod
     def readable(self, window: Window) -> Collection[int]:
@@ -48,20 +47,20 @@ class Readout(ABC):
         """What is read there, summed over rows."""
 
     def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """Those of the rows that one reading of the text can take."""
+        """The rows that one pass over the text can read."""
         return rows
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """The ids that the model reads when it is read at `rows`."""
+        """The model's input ids if it is read at `rows`."""
         return window.ids
 
 
 def readouts(
     model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText]
 ) -> dict[str, Readout]:
-    """For each behaviour how the model is read; those that cannot be read are left out.
+    """How the model is read for each behaviour; behaviours that cannot be read are left out.
 
-    Probes are fitted to `training` where there is no output layer.
+    Without an output layer, probes are fitted to `training`.
     """
     if model.output is not None:
         mask_id = model.tokenizer.mask_id if model.tokenizer else None
@@ -75,7 +74,7 @@ def readouts(
         return {behaviour.name: readout for behaviour in behaviours}
     windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
-    for probe in (_TagProbe, AntecedentProbe):
+    for probe in (_TagProbe, _AntecedentProbe):
         names = [behaviour.name for behaviour in behaviours if f"{behaviour.probe} probe" == probe.name]
         if (fitted := probe.fitted(model, windows) if names else None) is not None:
             read_by |= dict.fromkeys(names, fitted)
@@ -107,7 +106,7 @@ class _NextToken(Readout):
 
 @dataclass(frozen=True, eq=False)
 class MaskedWord(Readout):
-    """Log-probability of each row's own token, which the text masks, in nats."""
+    """Log-probability of each row's own token, which is masked, in nats."""
 
     mask_id: int
     name = "masked word"
@@ -118,15 +117,15 @@ class MaskedWord(Readout):
         return window.content
 
     def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """Some at random: at most 15% of the text's tokens, and at least one."""
+        """Some rows at random: at most 15% of the text's tokens, and at least one."""
         return rng.sample(rows, min(len(rows), max(1, int(MASKED * len(window.content)))))
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """With a mask in the place of each row's token."""
-        return tuple(self.mask_id if at in rows else id for at, id in enumerate(window.ids))
+        """The ids with a mask at each row."""
+        return tuple(self.mask_id if row in rows else id for row, id in enumerate(window.ids))
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-probabilities of what stood there."""
+        """Log-probabilities of the masked tokens."""
         return Read(torch.tensor(rows), log_probabilities(torch.tensor([window.ids[row] for row in rows])))
 
 
@@ -139,7 +138,7 @@ class _TagProbe(Readout):
 
     @staticmethod
     def fitted(model: Transformer, windows: Sequence[Window]) -> "_TagProbe | None":
-        """A probe of pieces of tagged words; None where there are not two tags to tell apart."""
+        """A probe of pieces of tagged words; None without two tags to separate."""
         tagged, rows, labels = [], [], []
         for window in windows:
             tags = window.text.tags
@@ -167,11 +166,11 @@ class _TagProbe(Readout):
 
 
 @dataclass(frozen=True, eq=False)
-class AntecedentProbe(Readout):
-    """Log-odds that a pronoun and its nearest true antecedent are of one chain, by an edge probe of their last streams.
+class _AntecedentProbe(Readout):
+    """Log-odds that a pronoun and its nearest true antecedent are in one chain, by an edge probe of their last streams.
 
-    The output layer gives coordinates along principal axes; the probe is linear in both words' and in their product. A
-    row is a piece of the pronoun, an antecedent the mean over its pieces.
+    The output layer gives coordinates along principal axes. The probe is linear in both words' coordinates and in their
+    product. A row is a piece of the pronoun; an antecedent is the mean over its pieces.
     """
 
     weight: Float[Tensor, " three_axis"]  # of one chain against not
@@ -179,8 +178,8 @@ class AntecedentProbe(Readout):
     name = "antecedent probe"
 
     @staticmethod
-    def fitted(model: Transformer, windows: Sequence[Window]) -> "AntecedentProbe | None":
-        """A probe of pronouns with their nearest right and nearest wrong mention; None where there are none."""
+    def fitted(model: Transformer, windows: Sequence[Window]) -> "_AntecedentProbe | None":
+        """A probe of pronouns with their nearest right and nearest wrong mention; None without any."""
         with_edges = [(window, edges) for window in windows if (edges := _edges(window))]
         pronouns, mentions, labels = [], [], []
         streams = _streams(model, [window for window, _ in with_edges])
@@ -197,14 +196,12 @@ class AntecedentProbe(Readout):
         edges = edge_vectors(*map(axes, ends))
         weight, bias = _affine(fit(edges, torch.tensor([labels]).to(edges.device), 2))
         output = _linear(model, axes.axes[0], -(axes.centre[0] @ axes.axes[0])[0])
-        return AntecedentProbe(output, *((part[..., 1] - part[..., 0]).to(output.weight) for part in (weight, bias)))
+        return _AntecedentProbe(output, *((part[..., 1] - part[..., 0]).to(output.weight) for part in (weight, bias)))
 
     def readable(self, window: Window) -> Collection[int]:
-        """Pieces of pronouns whose nearest true antecedent is shown."""
         return {*self._antecedents(window)}
 
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """Log-odds of being of one chain."""
         antecedents = self._antecedents(window)
         positions = [*rows, *(column for row in rows for column in antecedents[row])]
         sizes = torch.tensor([len(antecedents[row]) for row in rows])
@@ -235,7 +232,7 @@ def _chain_odds(
     bias: Float[Tensor, ""],
     coordinates: Float[Tensor, "*cells read axis"],
 ) -> Float[Tensor, "*cells"]:
-    """Of the pronouns, which are the first of what is read, and the words that have a share in each."""
+    """What is read are the pronouns, then the words that have a `share` in each antecedent."""
     pronouns = coordinates[..., : len(share), :]
     ends = pronouns, share.to(coordinates) @ coordinates
     edges = edge_vectors(*(end.reshape(1, -1, end.shape[-1]) for end in ends))[0]
@@ -243,7 +240,7 @@ def _chain_odds(
 
 
 def _edges(window: Window) -> list[tuple[int, list[int], int]]:
-    """Pieces of pronouns, those of a mention, and whether both are of one chain: the nearest that is, and is not."""
+    """A pronoun's piece, a mention's pieces, and whether both are in one chain: the nearest right and wrong mention."""
     edges = []
     for item in antecedent_items(window.text):
         wrong, right = (_nearest(item, window, in_chain=same) for same in (False, True))
@@ -254,13 +251,12 @@ def _edges(window: Window) -> list[tuple[int, list[int], int]]:
 
 
 def _nearest(item: AntecedentItem, window: Window, *, in_chain: bool) -> int | None:
-    """The last candidate in the pronoun's chain, or outside, that the window shows."""
+    """The last visible candidate in the pronoun's chain, or outside it."""
     candidates = zip(item.candidates, item.correct, strict=True)
     return next((word for word, right in [*candidates][::-1] if right == in_chain and word in window.columns), None)
 
 
 def _streams(model: Transformer, texts: Sequence[Window]) -> Iterator[Float[Tensor, "position d_model"]]:
-    """Each window's final stream."""
     (stack,) = model.config.stacks
     site, batch = f"{stack}.resid_final", []
     for number, window in enumerate(texts, start=1):
@@ -272,13 +268,12 @@ def _streams(model: Transformer, texts: Sequence[Window]) -> Iterator[Float[Tens
 
 
 def _affine(probes: Probes) -> tuple[Float[Tensor, "feature cls"], Float[Tensor, " cls"]]:
-    """The one probe as weights and bias on vectors that are not scaled."""
+    """A probe's weights and bias on unscaled vectors."""
     weight = probes.weight[0, 0, :-1] / probes.scaling.size[0]
     return weight, probes.weight[0, 0, -1] - (probes.scaling.centre[0] @ weight)[0]
 
 
 def _linear(model: Transformer, weight: Float[Tensor, "feature output"], bias: Float[Tensor, " output"]) -> nn.Linear:
-    """An output layer of the model's precision."""
     layer = nn.Linear(weight.shape[0], weight.shape[1]).requires_grad_(False)
     layer = layer.to(model.device, model.last.embed.token.weight.dtype)
     layer.weight.copy_(weight.T)

@@ -1,11 +1,11 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. On the half that reports, all candidates are measured, and exchange and removal where
-hiding costs enough. While labels are chosen, all effects are estimated (`interp.patching.gradients.claimed_keys`), and
-cells are measured whose estimate makes a candidate, or comes within its error of one. An estimate is of first order, so
-its error grows with the square of what the claimed rows move; small estimates of cells that attention does not choose
-tell how fast. A random sample of the rest bounds how many are missed. Each cell is measured on a part of the documents
-at a time, until these settle whether its effect reaches what counts.
+A cell is a head and a measure. On the reporting half, all candidates are measured, and their exchange and removal if
+hiding costs enough. On the choosing half, all effects are estimated (`interp.patching.gradients.claimed_keys`). Cells
+are measured if their estimate makes a candidate, or comes within its error of one. Estimates are of first order, so the
+error grows with the square of what the claimed rows move; small estimates of other cells show how fast. A random sample
+of the rest bounds how many are missed. Each cell is measured on one part of the documents at a time, until it is
+settled on which side of the threshold its effect is.
 """
 
 import random
@@ -24,61 +24,61 @@ from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, KINDS, N_PARTS, Cells, Costs, PerCell, PerJob, Work
 
-SHARE = 0.05  # of what is screened out, drawn at random and measured
-_SURE = 3  # parts of the measures, by how sure the model is of what they read
-_CALIBRATING = 20  # small estimates that tell their error: those whose rows move most are measured for it
+SHARE = 0.05  # of the screened-out cells, drawn at random and measured
+_SURE = 3  # parts of the measures, by the model's confidence in what they read
+_CALIBRATING = 20  # small estimates that calibrate the error: those whose rows move most
 _QUANTILE = 0.95  # of those cells' errors
-_ALWAYS = 0.25  # of the least effect that counts: how far off an estimate may be where nothing moves
+_ALWAYS = 0.25  # of the least effect that counts: how far off an estimate may be if nothing moves
 Cell = tuple[int, int, str]  # layer, head and measure
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What to measure: the `candidates`; while these are chosen, what may have an effect of `least`, and a sample."""
+    """What to measure: the `candidates`; if `choosing` them, cells that may reach `least`, and a sample."""
 
-    candidates: Collection[Cell]  # while they are chosen, those that attention chooses
+    candidates: Collection[Cell]  # if `choosing`, those that attention chooses
     least: float
     choosing: bool
 
 
 @dataclass(frozen=True)
 class Screened:
-    """How many cells had something claimed, how many were measured, and how far estimates may be off.
+    """How many cells have claims, how many were measured, and how far estimates may be off.
 
-    An effect may exceed its estimate by a quarter of the least effect that counts, and by `margin` times the square of
+    An effect may exceed its estimate by a quarter of the least effect that counts, plus `margin` times the square of
     what the rows move, in nats a row.
     """
 
     cells: int
     measured: int  # of `cells`, `sampled` among them
     margin: float
-    sampled: int  # drawn at random from all that were screened out
-    error: float  # nine tenths of the sampled have an effect at most so far from its estimate, in nats a row
-    missed: int = 0  # of the sampled, how many are candidates by their effect
+    sampled: int  # drawn at random from the screened-out cells
+    error: float  # nine tenths of the sampled effects are at most so far from their estimates, in nats a row
+    missed: int = 0  # how many of the sampled are candidates by their effect
 
     @property
     def most_missed(self) -> float:
-        """Upper 95% bound of the share of candidates in what was screened out (Clopper & Pearson 1934)."""
+        """Upper 95% bound of the share of candidates among screened-out cells (Clopper & Pearson 1934)."""
         if self.missed == self.sampled:
             return float(self.sampled > 0)
         return float(beta.ppf(0.95, self.missed + 1, self.sampled - self.missed))
 
 
-class Measured(NamedTuple):
+class HidingCosts(NamedTuple):
     """What hiding cost, measured or estimated."""
 
     drops: PerJob  # what each job lost
-    counted: Bool[Tensor, "job head"] | None  # what a cell rests on: if it settled early, some documents; None: all
-    measured: Cells  # no estimates
-    arms: Cells  # whose keys were exchanged and removed too
-    mass: PerJob | None = None  # attention to the keys, where the text is masked
-    sampled: Cells | bool = False  # measured because they were drawn at random
-    estimate: PerCell | float = float("nan")  # what effects were estimated to be
+    counted: Bool[Tensor, "job head"] | None  # the jobs of each cell, fewer if it settled early; None: all
+    measured: Cells  # not estimated
+    arms: Cells  # keys were also exchanged and removed
+    mass: PerJob | None = None  # attention to the keys, if the text is masked
+    sampled: Cells | bool = False  # drawn at random
+    estimate: PerCell | float = float("nan")  # of the effect
     screened: Screened | None = None
 
 
-def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> Measured:
-    """Measure what the screen says; while candidates are chosen, estimate all before."""
+def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = None) -> HidingCosts:
+    """Measure the cells of the screen; if it is `choosing`, estimate all cells first."""
     n_heads = work.model.config.last.n_heads
     if not screen.choosing:
         return _of_candidates(work, screen, progress)
@@ -86,21 +86,24 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
     guesses, drops = estimated["drop"], torch.full_like(estimated["drop"], torch.nan)
     estimates = hiding.costs_of(work, guesses)
     is_claimed, estimate = estimates[CLAIM].rows.sum(0) > 0, hiding.effect_of(estimates)
-    parts, sample = np.zeros(is_claimed.shape, dtype=int), np.zeros_like(is_claimed)  # on how many parts it is measured
+    parts, sample = (
+        np.zeros(is_claimed.shape, dtype=int),
+        np.zeros_like(is_claimed),
+    )  # how many parts each cell is measured on
 
     def counted() -> Bool[Tensor, "job head"]:
         measured_on = torch.from_numpy(parts).T[work.of_jobs("column")[:, 0]]
         return (measured_on == 0) | (work.of_jobs("part") < measured_on)
 
     def measure(cells: Cells, part: int) -> Costs:
-        """Put what hiding costs in place of its estimate, in some cells, of one part of the documents more."""
+        """Measure some cells on one more part of the documents, in place of the estimates."""
         new = hiding.hide(work, KINDS, cells=cells, part=part)["drop"]
         drops[:] = torch.where(new.isnan(), drops, new)
         parts[cells] = part + 1
         return hiding.costs_of(work, torch.where(drops.isnan(), guesses, drops), counted())
 
     def error() -> PerCell:
-        """How far effects are above what was estimated for the same documents; NaN where they are estimates."""
+        """How far effects exceed the estimates for the same documents; NaN if not measured."""
         foretold = hiding.effect_of(hiding.costs_of(work, guesses, counted()))
         return np.where(parts > 0, hiding.effect_of(costs) - foretold, np.nan)
 
@@ -123,11 +126,11 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
     error_bound = float(np.nanquantile(off, 0.9)) if np.isfinite(off).any() else 0.0
     screened = Screened(int(is_claimed.sum()), int((parts > 0).sum()), margin, int(sample.sum()), error_bound)
     whole, arms = torch.where(drops.isnan(), guesses, drops), np.zeros_like(is_claimed)
-    return Measured(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
+    return HidingCosts(whole, counted(), parts > 0, arms, estimated.get("mass"), sample, estimate, screened)
 
 
 def _candidates(work: Work, screen: Screen) -> Cells:
-    """Those of the screen that have keys which could be hidden."""
+    """The candidates of the screen that have keys to hide."""
     columns = {measure.name: column for column, (_, measure) in enumerate(work.measures)}
     cells = np.zeros((work.n_heads, len(columns)), dtype=bool)
     for layer, head, name in screen.candidates:
@@ -136,24 +139,23 @@ def _candidates(work: Work, screen: Screen) -> Cells:
     return cells
 
 
-def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> Measured:
-    """The candidates measured in all documents, nothing estimated."""
+def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> HidingCosts:
     cells = _candidates(work, screen)
     hidden = hiding.hide(work, KINDS, cells=cells, progress=progress)
     drops, nothing = hidden["drop"], np.zeros_like(cells)
     arms = cells & (hiding.effect_of(hiding.costs_of(work, drops)) >= screen.least)
     exchanged = hiding.hide(work, ARMS, cells=arms)["drop"]
-    return Measured(torch.where(exchanged.isnan(), drops, exchanged), None, cells, arms, hidden.get("mass"), nothing)
+    return HidingCosts(torch.where(exchanged.isnan(), drops, exchanged), None, cells, arms, hidden.get("mass"), nothing)
 
 
 def _moved(costs: Costs) -> PerCell:
-    """Of losses without signs: what the claim and the larger of its controls move a row."""
+    """What the claim and the larger of its controls move a row, without signs."""
     claim, *controls = (costs[kind].a_row() for kind in KINDS)
     return claim + np.fmax(*controls)
 
 
 def _confidence(work: Work, values: Float[Tensor, " job"]) -> Float[np.ndarray, " measure"]:
-    """What is read where nothing is hidden, in the read's unit a row of each measure's claims."""
+    """What is read a row of each measure's claims if nothing is hidden."""
     claims = (
         work.table.assign(value=values.numpy()).loc[work.table["kind"] == CLAIM].groupby("column")[["value", "rows"]]
     )
@@ -162,14 +164,14 @@ def _confidence(work: Work, values: Float[Tensor, " job"]) -> Float[np.ndarray, 
 
 
 def _margin(error: PerCell, calibrating: Cells, size: PerCell, least: float) -> float:
-    """By how many times the square of what its rows move an effect may be above its estimate."""
+    """How far effects may exceed estimates, as a multiple of the square of what their rows move."""
     beyond = error - _ALWAYS * least
     usable = calibrating & (size > 0) & np.isfinite(beyond)
     return float(np.quantile(np.maximum(0.0, beyond[usable]) / size[usable] ** 2, _QUANTILE)) if usable.any() else 0.0
 
 
 def _sample(rest: np.ndarray, confidence: np.ndarray, n_heads: int, seed: int) -> np.ndarray:
-    """Some of the cells at random, of each layer and each part of the measures by what the model says at their rows."""
+    """A random sample of the cells, from each layer and each part of the measures by confidence."""
     part = np.argsort(np.argsort(confidence)) * _SURE // len(confidence)  # of each measure
     strata: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for place, column in np.argwhere(rest).tolist():

@@ -1,14 +1,13 @@
-"""Which heads does the model need only together? The smallest set of them that costs half of what all heads cost.
+"""Which heads does the model need only together? The smallest set that costs half of what all heads cost.
 
-The half of the documents that chooses looks for the set among heads that look at a measure's keys more than heads that
-have learnt nothing. Heads that stand in for each other have no single effect to begin with, so heads are added in the
-order of what the pool loses without each (or of their single effect, where that is larger), and taken out again while
-the rest costs half (stepwise selection, Efroymson 1960). The other half reports the set's effect, and how far it
-exceeds sets of other heads.
+The choosing half of the documents looks for the set among heads that look at a measure's keys more than heads that
+learnt nothing. Heads that stand in for each other have no single effect. So heads are added in the order of what the
+pool loses without each (or of their single effect, if larger), and removed again while the rest costs half (stepwise
+selection, Efroymson 1960). The reporting half gives the set's effect, and how far it exceeds sets of other heads.
 
-How many of these reach the effect (`p_rank`) is no test where they are few: two heads of a layer of eight have 15
-others, so it is .06 at best. `p` is over documents, of the difference from every other set: the largest of their p
-(intersection-union, Berger 1982), held to its rate over measures (Benjamini & Hochberg 1995).
+The share of these that reach the effect (`p_rank`) is no test if they are few: two heads of a layer of eight have 15
+others, so it is .06 at best. `p` is over documents, for the difference from every other set: the largest of their p
+(intersection-union, Berger 1982), at its rate over measures (Benjamini & Hochberg 1995).
 """
 
 import math
@@ -33,24 +32,24 @@ from analyses.wording.head_names import head_name, heads_named
 from analyses.wording.plain_words import SET, STRATUM
 from interp.statistics import benjamini_hochberg, estimate
 
-SIZE, POOL = 6, 12  # heads of a set, and among how many it is looked for, at most
+SIZE, POOL = 6, 12  # heads of a set, and of the pool it is found in, at most
 HALF = 0.5  # of what all heads cost
 SET_COLUMNS: list[str] = DECLARED["tables"]["sets"].split()
 _OF_LABELS = dict.fromkeys(("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q"))
 _OF_LABELS |= {"low": "effect_low", "high": "effect_high", "p": "p_effect"}
 _OF_LABELS |= {"size": "heads", "others_best": "others_effect"}
-"""By column of sets what labels call it, where that is not the same."""
-_DOCUMENTS = 6  # of the half that chooses: the first part of it (`hiding.part_of`)
-_OTHERS = (9, 999)  # sets that one is compared with, at least and at most
-_BUDGET = 7e10  # multiply-adds that those of one may take, about
+"""By column of `tables/sets`, its name in `tables/labels`, if not the same."""
+_DOCUMENTS = 6  # of the choosing half, all in its first part (`hiding.part_of`)
+_OTHERS = (9, 999)  # other sets to compare with, at least and at most
+_BUDGET = 7e10  # multiply-adds for the other sets of one, about
 
 
 def find(
     study: Study, evidence: Sequence[Evidence], reported: pd.DataFrame, rules: Sequence[pd.DataFrame]
 ) -> pd.DataFrame:
-    """A row for each set that was chosen, `tables/sets`; those that hold have a `label`.
+    """`tables/sets`, one row a chosen set; sets that hold have a `label`.
 
-    `reported` has gain and effect of every head on the half that reports, `rules` what the simplest rules say of heads.
+    `reported` has gain and effect of every head on the reporting half, `rules` the rows of `tables/rules`.
     """
     rows = [row for part in evidence for row in _of_behaviour(study, part)]
     sets = pd.DataFrame(rows, columns=SET_COLUMNS)
@@ -71,7 +70,7 @@ def find(
 
 
 def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of `tables/labels` of sets that have a label: one for each of their heads, with the effect of all."""
+    """The rows of `tables/labels` for sets with a label: one for each of their heads, with the joint effect."""
     sets = sets.loc[sets["label"].notna()]
     if sets.empty:
         return []
@@ -82,14 +81,14 @@ def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _members(sets: pd.DataFrame) -> pd.DataFrame:
-    """A row for each head of each `set`, by its index."""
+    """One row for each head of each `set`, by its index."""
     rows = sets.assign(place=[heads_named(names) for names in sets["heads"]], set=sets.index).explode("place")
     places = pd.DataFrame([*rows["place"]], columns=["layer", "head"])
     return places.assign(**{name: [*rows[name]] for name in ("set", "stack", "attention", "behaviour", "measure")})
 
 
 def _name(label: str, rules: pd.DataFrame) -> str | None:
-    """`set:` and the measure's label; that of the rule, if all heads follow one and none does more than rules."""
+    """`set:` and the measure's label, or the rule if all heads follow one and none does more than rules."""
     names = {plain_name(rule) for rule in rules["rule"]}
     if {BEATS, BEYOND} & {*rules["verdict"]} or not names:
         names = {label}
@@ -97,7 +96,7 @@ def _name(label: str, rules: pd.DataFrame) -> str | None:
 
 
 def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
-    """A row for each measure in which a set was looked for, of size 0 where there is none."""
+    """One row for each measure with a search, of size 0 if it found no set."""
     pools = {name: pool for name, pool in _pools(part) if len(pool) > 1}
     if (work := joint_claims(study, part, [*pools], 0, _DOCUMENTS)) is None:
         return
@@ -113,15 +112,15 @@ def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
     lost, rows = arms(costs.costs)
     effects = iter(least(costs.table(study.seed + 1)).to_dict("records"))
     affordable = _BUDGET / (block_weights(work.model) * math.prod(part.size))
-    most = _OTHERS[1] if study.exact else int(np.clip(affordable, *_OTHERS))
-    for number, ((measure, heads), one, every) in enumerate(zip(chosen.items(), effects, effects, strict=True)):
-        others, possible = other_sets(heads, _all_heads(work), most, study.seed)
+    limit = _OTHERS[1] if study.exact else int(np.clip(affordable, *_OTHERS))
+    for number, ((measure, heads), joint, every) in enumerate(zip(chosen.items(), effects, effects, strict=True)):
+        others, possible = other_sets(heads, _all_heads(work), limit, study.seed)
         removal = joint_costs(work, [(measure, places) for places in others], ARMS[1:]).costs[ARMS[1]].lost[:, 0]
         yield {
             **{each: part.heads[0][each].iloc[0] for each in ("stack", "attention")},
             **{"behaviour": name, "measure": measure, "label": part.behaviour[measure].called, "size": len(heads)},
             **{"heads": "+".join(head_name(*place) for place in heads), "readout": work.read_by[name].name},
-            **{"effect": one["effect"], "low": one["ci_low"], "high": one["ci_high"]},
+            **{"effect": joint["effect"], "low": joint["ci_low"], "high": joint["ci_high"]},
             **{"all_effect": every["effect"], "all_low": every["ci_low"], "all_high": every["ci_high"]},
             **{"others": len(others), "possible": possible},
             **compare(lost[..., 2 * number], removal, rows[:, 2 * number], study.seed),
@@ -129,9 +128,9 @@ def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
 
 
 def _pools(part: Evidence) -> Iterator[tuple[str, pd.DataFrame]]:
-    """By measure the heads that a set may have, by layer, head, gain and effect: those with most of either.
+    """By measure, the heads that a set may have, with gain and effect: those with most of either.
 
-    Each has a gain beyond what heads that have learnt nothing reach: hiding keys costs nothing where no head looks.
+    Their gain exceeds that of heads that learnt nothing, because hiding keys costs nothing if no head looks there.
     """
     rows = part.heads[0].loc[part.heads[0]["sink"] == "kept"].merge(part.effects[0][[*CELL, "effect"]], on=CELL)
     for measure, group in rows.groupby("measure", sort=False):
@@ -146,15 +145,15 @@ def _all_heads(work: Work) -> HeadSet:
 
 
 def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]:
-    """By measure the heads of its set, by the arm that costs least in all heads; none where there is no set.
+    """By measure, the heads of its set, by the arm that costs least in all heads; none if there is no set.
 
-    All measures are asked at once. Controls of hiding are left to the half that reports.
+    All measures are searched at once. Only the reporting half has controls of hiding.
     """
 
-    def cost(kind: str, asked: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
-        pairs = [(measure, heads) for measure, sets in asked.items() for heads in sets]
+    def cost(kind: str, pending: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
+        pairs = [(measure, heads) for measure, sets in pending.items() for heads in sets]
         values = iter(joint_costs(work, pairs, [kind], part=0).costs[kind].a_row()[0]) if pairs else iter(())
-        return {measure: np.array([*islice(values, len(sets))]) for measure, sets in asked.items()}
+        return {measure: np.array([*islice(values, len(sets))]) for measure, sets in pending.items()}
 
     whole = joint_costs(work, [(measure, _all_heads(work)) for measure in pools], part=0).costs
     lost, rows = arms(whole)
@@ -166,27 +165,27 @@ def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]
             kind = (CLAIM, *ARMS)[every[:, number].argmin()]
             places, single = [*pool[["layer", "head"]].itertuples(index=False, name=None)], pool["effect"].to_numpy()
             searches[measure] = kind, smallest(places, single, HALF * float(whole[kind].a_row()[0, number]))
-    asked = {measure: next(search) for measure, (_, search) in searches.items()}
-    while asked:
+    pending = {measure: next(search) for measure, (_, search) in searches.items()}
+    while pending:
         answers = dict[str, np.ndarray]()
         for kind in (CLAIM, *ARMS):
-            answers |= cost(kind, {measure: asked[measure] for measure in asked if searches[measure][0] == kind})
-        asked = {}
+            answers |= cost(kind, {measure: pending[measure] for measure in pending if searches[measure][0] == kind})
+        pending = {}
         for measure, values in answers.items():
             try:
-                asked[measure] = searches[measure][1].send(values)
+                pending[measure] = searches[measure][1].send(values)
             except StopIteration as end:
                 chosen[measure] = end.value
     return chosen
 
 
-Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # asks what sets cost
+Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # yields sets, is sent their costs
 
 
 def smallest(places: HeadSet, single: Float[np.ndarray, " head"], enough: float) -> Search:
-    """The fewest of some heads, with their `single` effects, that together cost `enough`; none of one head alone.
+    """The fewest heads, of `places` with `single` effects, that together cost `enough`; none if one head does.
 
-    Yields sets, and is sent the effect of each. Every head of the set adds the least effect that counts.
+    Yields sets, and is sent the effect of each. Every head of the set adds at least the effect that counts.
     """
     whole, *rests = yield [places, *_without_each(places)]
     if whole < enough:
@@ -211,16 +210,16 @@ def _without_each(heads: HeadSet) -> list[list[tuple[int, int]]]:
 
 
 def arms(costs: Costs) -> tuple[Float[np.ndarray, "arm group set"], Float[np.ndarray, "group set"]]:
-    """What hiding (less its stricter control), exchange and removal lose, by group of documents; and rows."""
+    """What hiding (minus its stricter control), exchange and removal lose, by group of documents; and rows."""
     claim = costs[CLAIM]
     lost = [claim.lost - hiding.strictest(costs)[0].lost, *(costs[arm].lost for arm in ARMS)]
     return np.stack(lost)[:, :, 0], claim.rows[:, 0]
 
 
-def other_sets(heads: HeadSet, all_heads: HeadSet, most: int, seed: int) -> tuple[list[HeadSet], int]:
-    """Sets of as many other heads of the same layers, all or `most` at random; and how many there are.
+def other_sets(heads: HeadSet, all_heads: HeadSet, limit: int, seed: int) -> tuple[list[HeadSet], int]:
+    """Sets of as many other heads of the same layers, all or `most` at random; and how many exist.
 
-    Where a layer has too few others, the rest is of layers in which the set has none.
+    If a layer has too few others, the rest comes from layers without heads of the set.
     """
     layers = Counter(layer for layer, _ in heads)
     free = [[place for place in all_heads if place[0] == layer and place not in heads] for layer in layers]
@@ -228,10 +227,10 @@ def other_sets(heads: HeadSet, all_heads: HeadSet, most: int, seed: int) -> tupl
     sizes = [min(size, len(group)) for size, group in zip(layers.values(), free, strict=True)]
     sizes.append(len(heads) - sum(sizes))
     possible = math.prod(map(math.comb, map(len, groups), sizes))
-    if possible <= most:
+    if possible <= limit:
         return [[*chain(*parts)] for parts in product(*map(combinations, groups, sizes))], possible
     rng, sets = random.Random(seed), dict[tuple[tuple[int, int], ...], None]()
-    while len(sets) < most:
+    while len(sets) < limit:
         sets[tuple(sorted(chain(*map(rng.sample, groups, sizes))))] = None
     return [*sets], possible
 
@@ -244,7 +243,7 @@ def compare(
 ) -> dict[str, float]:
     """How far a set's losses exceed those of every other set by removal, which bounds their least of three.
 
-    `lost` and `others` are sums over the `rows` of each group of documents. No other set: nothing can be said.
+    `lost` and `others` are sums over the `rows` of each group of documents. Without other sets the result is empty.
     """
     if others.shape[1] == 0 or not rows.any():
         return {}

@@ -1,4 +1,4 @@
-"""What is measured, the tables of heads that it gives, and which of their rows are findings."""
+"""Measures, the tables of heads that they give, and which rows are findings."""
 
 from analyses.measures.definitions import Behaviour, Measure
 

@@ -1,8 +1,8 @@
-"""What is a measure, and what is a behaviour? Values that say once what all that scores, hides, draws and words reads.
+"""What is a measure, and what is a behaviour? Values that everything reads: scores, knock-outs, figures and pages.
 
 A `Measure` asks one question of a head: from these rows, does it look at those keys? A `Behaviour` is a set of measures
-that one reading of a text answers, with the minimal pairs that test it. Ours are in `analyses.behaviours`; a user's own
-are made in the same way (`docs/own_measures.md`).
+that one pass over a text answers, with the minimal pairs that test it. Ours are in `analyses.behaviours`; users make
+theirs in the same way (`docs/own_measures.md`).
 """
 
 import tomllib
@@ -29,19 +29,19 @@ DECLARED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").rea
 BEHAVIOURS: dict[str, dict[str, Any]] = {
     name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()
 }
-"""By name, what is said of our behaviours and how they are drawn."""
+"""By name, the fields of our behaviours that are data."""
 Claims = dict[int, set[int]]
-"""For each row (a column of a window's tokens) its keys, whether visible or not."""
+"""By row (a column of a window's tokens), its keys, visible or not."""
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a measure counts in: only gains of one unit can be ranked together."""
+    """What a measure counts in. Only gains of the same unit are ranked together."""
 
     title: str  # heads a table of such measures
     ranked: bool = True  # more is better; the others only describe
-    drawn: Quantity = "gain"  # what gives a figure its colours: the gain, the value as it is, or the value as a ratio
-    caption: str = ""  # how such a figure is read, where it shows no gains
+    drawn: Quantity = "gain"  # what a figure's colours show; "lift" is the value as a ratio
+    caption: str = ""  # how to read such a figure, if it shows no gains
 
     def __post_init__(self):
         one_of("drawn", self.drawn, Quantity)
@@ -53,20 +53,20 @@ RANKED = tuple(name for name, unit in UNITS.items() if unit.ranked)
 
 @dataclass(frozen=True)
 class Rival:
-    """A simpler rule that a head must beat. `looks` gives what it attends to, to the scorer of the measures it is for:
+    """A simpler rule that a head must beat. `looks` says what the rule attends to, in the form that the scorer needs:
 
-    of positions    `(rows)`: a pattern, `prompt 1 query key`
-    of word pairs   `(items)`: the word that it chooses for each item, counted in the window; None: all words alike
-    of antecedents  `(item)`: one score a candidate
+    positions    `(rows)`: a pattern, `prompt 1 query key`
+    word pairs   `(items)`: the word chosen for each item, counted in the window; None: all words alike
+    antecedents  `(item)`: one score a candidate
 
-    or is the number that it scores, where the measure's definition says it.
+    Or it is the number that the rule scores, if the measure's definition fixes it.
     """
 
     name: str
     looks: Callable[[Any], Any] | float | None
 
     def __call__(self, question: Any) -> Any:
-        """What it attends to."""
+        """What the rule attends to."""
         assert callable(self.looks)
         return self.looks(question)
 
@@ -75,32 +75,32 @@ class Rival:
 class Measure:
     """One question asked of every head.
 
-    name        as tables have it: `previous-token`, `relation:obj:dependent->head`
+    name        its name in tables: `previous-token`, `relation:obj:dependent->head`
     title       the same in plain words
-    words       how it is worded of a head, and in examples; by default from its name or title
+    words       how sentences and examples word it; by default its name or title
     unit        a key of `UNITS`
-    mask        of the rows of a batch, the keys that satisfy it (`prompt query key`); None where there are none to
-                point at (entropy)
-    claims      instead of `mask`, of one window: which rows are eligible, and the keys that satisfy it
-    pairs       instead of `claims`: the words that ask with the words that are sought, of a whole text. The head's
-                choice is the word with most of its attention; rows and keys are the words' pieces, or (`foretells`) the
-                row before a word is its only one
-    rivals      what must be beaten: the strictest on the same rows is the baseline
-    null        which keys change places with each other: any, those at about the same distance, or none say it
-    of_words    keys are chosen for what they are, not for their distance: hiding them is compared with hiding others at
-                the usual distances
-    needs       of "tags", "relations", "chains", what a text must be annotated with, where its behaviour says none
-    binary      each item is right or wrong: a finding takes eight documents, where means of attention take five
-    later       asks for keys behind the query, which a causal stack does not see
-    foretells   is asked where the next token is predicted, which only a causal stack does
-    masked      is asked in the place of a masked word, which only models that fill masks have
+    mask        the keys that satisfy it, of the rows of a batch (`prompt query key`); None if it claims no keys
+                (entropy)
+    claims      instead of `mask`, for one window: the eligible rows, and the keys that satisfy it
+    pairs       instead of `claims`: pairs of words of a whole text, the query and its target. The head chooses the word
+                with most of its attention. Rows and keys are the words' pieces; with `foretells`, the only row is the
+                one before the query
+    rivals      simpler rules: the best on the same rows is the baseline
+    null        which keys the null permutes: any, those at about the same distance, or none
+    of_words    keys are chosen for what they are, not for their distance, so hiding them is also compared with hiding
+                keys at the usual distances
+    needs       the annotation a text must have ("tags", "relations", "chains"), if its behaviour names none
+    binary      each item is right or wrong: a finding needs eight documents; means of attention need five
+    later       claims keys after the query, which a causal stack does not see
+    foretells   reads the row that predicts the word, which only a causal stack has
+    masked      reads a masked word, which only models that fill masks have
     hidden      its claimed keys are knocked out
-    label       what a head that shows it is called; the measure's name by default, None: nothing (other labels say it)
-    together    measures that share this name count only where the head shows all of them
-    reference   the rival that is enough to be beaten, where another measure (`together`) asks for the strictest
-    tasks       the minimal pairs that ask about the same
-    corpus      the text it is read on, where that is not the one that is given
-    recorded    what the record of a training run calls it, where it is followed
+    label       the label of a head that shows it: by default the measure's name; None: no label (others say it)
+    together    measures that share this name count only if the head shows all of them
+    reference   the rival that the head must beat here, if another measure (`together`) demands the strictest
+    tasks       the minimal pairs that ask the same
+    corpus      the text that it is read on, if not the given one
+    recorded    its name in the record of a training run, if it is followed there
     """
 
     name: str
@@ -139,23 +139,23 @@ class Measure:
 
     @property
     def called(self) -> str | None:
-        """The label of a head that shows it; None where more of it is not better, or other labels say it."""
+        """The label of a head that shows it; None if more is not better, or if other labels say it."""
         if not UNITS[self.unit].ranked:
             return None
         return self.name if self.label == "" else self.label
 
     @property
     def fewest(self) -> int:
-        """Documents with items of it that a finding takes; of fewer, tests say more than they know."""
+        """How many documents with items a finding needs: with fewer, tests are too optimistic."""
         return 8 if self.binary or self.pairs is not None else 5
 
     @property
     def points(self) -> bool:
-        """Whether there are keys that satisfy it."""
-        return not (self.mask is None and self.claims is None and self.pairs is None)
+        """Whether it claims keys."""
+        return any(way is not None for way in (self.mask, self.claims, self.pairs))
 
     def keys_of(self, window: Window) -> Claims:
-        """The rows that count in a window, each with the keys that satisfy the measure, whether visible or not."""
+        """The eligible rows of a window, each with the keys that satisfy the measure, visible or not."""
         if self.mask is not None:
             claims: Claims = {}
             for row, key in self.mask(window.rows)[0].nonzero().tolist():
@@ -170,7 +170,7 @@ class Measure:
 
 
 def declared(behaviour: str, name: str, **options: Any) -> Measure:
-    """A measure of ours: what `definitions.toml` says of it, and what is code."""
+    """One of our measures: its fields in `definitions.toml`, and those that are code."""
     fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **options}
     if "words" in fields:
         fields["words"] = Words(**fields["words"])
@@ -178,7 +178,7 @@ def declared(behaviour: str, name: str, **options: Any) -> Measure:
 
 
 def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
-    """From the pieces of words that ask, where they are counted in this window, to those of the words they ask for."""
+    """From the pieces of each query word that this window scores to those of its targets."""
     claims: Claims = {}
     for query, target in pairs:
         if query != target and query in window.columns and target in window.columns and window.scores(query):
@@ -188,7 +188,7 @@ def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
 
 
 def claims_ahead(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
-    """From the token before each word that asks, where a causal model chooses it, to the pieces of what it asks for."""
+    """From the token before each query word, where a causal model predicts it, to the pieces of its targets."""
     claims: Claims = {}
     for query, target in pairs:
         pieces = pieces_of(window, [(query, target)])
@@ -203,21 +203,21 @@ class Behaviour:
 
     name          the column `behaviour`
     title         the heading
-    noun          what a headline calls it, where that is not the heading
-    measures      every measure of it, in the order of its scorers
-    collector     makes what adds them up: `collector(model, seed=, heads=)`
+    noun          its name in a headline, if not the heading
+    measures      all its measures, in the order of its scorers
+    collector     makes the object that adds them up: `collector(model, seed=, heads=)`
     headline      names of the measures that pages lead with
-    needs         of "tags", "relations", "chains", what a text must be annotated with
-    described     what was measured, in plain sentences
+    needs         the annotation a text must have: of "tags", "relations", "chains"
+    described     what is measured, in plain sentences
     grids         by unit, the question that the grid of its headline measures answers
-    effects       its causal test: `effects(model, pairs=, seed=)`; None: there are no minimal pairs for it
-    tasks         what builds each task of that test, by name (`analyses.tasks.causal_tests.Builders`)
-    attention     the kind of attention that it is about
-    bare          what the collector is told where only gains over the baseline count
-    null          what it is told besides of heads that have learnt nothing
-    cost          claims with their controls that one text has, about: what knock-outs of it cost
-    words         of a document that they read at least, however large the model: fewer would hold no item
-    probe         what reads a model without output layer: the word's tag, or whether two words are of one chain
+    effects       its causal test: `effects(model, pairs=, seed=)`; None: it has no minimal pairs
+    tasks         by name, what builds each task of that test (`analyses.tasks.causal_tests.Builders`)
+    attention     the kind of attention it is about
+    bare          options of the collector if only gains over the baseline count
+    null          further options for heads that have learnt nothing
+    cost          about how many claims, with controls, one text has: what its knock-outs cost
+    words         how many words of a document they read at least, however large the model: fewer hold no item
+    probe         what reads a model without output layer: a probe of tags, or of antecedents
     """
 
     name: str

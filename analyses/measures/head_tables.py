@@ -1,4 +1,4 @@
-"""From totals to the table of heads: one row a head, measure and reading, each with its baseline, interval and test."""
+"""From sums to the table of heads: one row a head, measure and reading, with baseline, interval and test."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +19,7 @@ from interp.patterns.tags import TagTotals
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS: list[str] = DECLARED["tables"]["heads"].split()
-BOTH_READINGS = "kept and removed"  # the column `readings`, where a finding must hold without the first position too
+BOTH_READINGS = "kept and removed"  # in the column `readings`: a finding must also hold without the first position
 BASELINE_COLUMNS: list[str] = DECLARED["tables"]["baselines"].split()
 EFFECT_COLUMNS: list[str] = DECLARED["tables"]["effects"].split()
 NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
@@ -29,9 +29,9 @@ NO_ITEMS = "measures left out: the text has no item of theirs that the model sho
 class Scored:
     """Sums of some measures in one reading.
 
-    The head axis holds the heads, layer by layer, then the measures' rivals, which went through the same scorer, but
-    for a rival that is a number. `corpus` is the text where it is not the one that the others were read on. `null` is
-    what the heads' sums come to under permuted keys.
+    The head axis holds the heads, layer by layer, then the measures' rivals, which go through the same scorer (unless a
+    rival is a number). `corpus` names the text if it is not that of the other measures. `null` has the heads' sums
+    under permuted keys.
     """
 
     totals: Totals | TagTotals
@@ -42,7 +42,7 @@ class Scored:
 
     @property
     def constant(self) -> tuple[str, float] | None:
-        """The baseline and its value where a measure's definition gives a number."""
+        """The baseline and its value, if the measure's definition fixes it."""
         rival = next((rival for measure in self.measures[:1] for rival in measure.rivals), None)
         return (rival.name, rival.looks) if rival and isinstance(rival.looks, float) else None
 
@@ -59,27 +59,24 @@ class Scored:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one behaviour's measures say of every head.
+    """One behaviour's measures of every head. `baselines` has the value of each rival, if a measure has several."""
 
-    `baselines` has every rival's own value where a measure has several.
-    """
-
-    heads: pd.DataFrame  # the rows of `tables/heads`; a measure that no row was eligible for has none
+    heads: pd.DataFrame  # the rows of `tables/heads`; a measure without eligible rows has none
     baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
     counts: Mapping[str, int] = field(default_factory=dict)  # what was read, and what was left out and why
     documents: int | None = None  # how many the intervals rest on
-    absent: Sequence[str] = ()  # the measures that the text has no item of
+    absent: Sequence[str] = ()  # measures without an item in the text
     followed: Callable[[], pd.DataFrame] = pd.DataFrame  # gives `rules`
 
     @property
     def rules(self) -> pd.DataFrame:
-        """The rows of `tables/rules`; empty where no head of syntax is measured."""
+        """The rows of `tables/rules`; empty if no head is compared with rules."""
         return self.followed()
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What one behaviour's measures added up to over a corpus, by group of documents, before any interval is made."""
+    """The sums of one behaviour's measures over a corpus, by group of documents."""
 
     heads: Heads
     behaviour: str
@@ -87,11 +84,11 @@ class Collected:
     scored: Sequence[Scored]
     counts: Mapping[str, int]  # what was read, and what was left out and why
     documents: int
-    start_token: bool = True  # before what the heads read; else a word stands at the first position
+    start_token: bool = True  # whether one holds the first position, or a word does
     rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: the rows of `tables/rules`
 
     def half(self, parity: Literal[0, 1]) -> "Collected":
-        """The documents of even (0) or odd (1) groups: two halves of the text that know nothing of each other."""
+        """The documents of even (0) or odd (1) groups: two independent halves of the text."""
         groups = torch.arange(N_GROUPS) % 2 == parity
         return replace(self, scored=[each.of(groups) for each in self.scored])
 
@@ -100,12 +97,11 @@ class Collected:
         return self.measured(seed=seed).heads
 
     def measured(self, *, seed: int = 0) -> Measured:
-        """Every value with its baseline, interval and tests; `q` and `reference_q` are over all of them together.
+        """Every value with its baseline, interval and tests; `q` and `reference_q` are over all rows together.
 
-        The baseline is the rival with the highest value on the same rows. `reference` is the value of the one that is
-        enough to be beaten where a measure that shares its `together` asks for the strictest. `null` and `p_null` are
-        of permuted keys. `readings`: a head that rests on the first position rests on a word where no start token
-        stands there, so measures of words must hold without it too.
+        The baseline is the rival with the highest value on the same rows, `reference` the value of `Measure.reference`.
+        `null` and `p_null` are of permuted keys. `readings`: without a start token, a head that rests on the first
+        position rests on a word, so measures of words must also hold without that position.
         """
         finished = [(each, each.totals.finish()) for each in self.scored]
         rules = pd.DataFrame([row for part in finished for row in self._baselines(*part)], columns=BASELINE_COLUMNS)
@@ -126,24 +122,24 @@ class Collected:
         return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
-        """Every rival's own value on every measure that has items, where there is more than one."""
+        """The value of each rival on each measure with items, if there are several rivals."""
         if len(scored.baselines) < 2:
             return []
         value = (totals.scores[:, self.heads.count :].sum(0) / totals.weights[:, self.heads.count :].sum(0)).tolist()
         n = totals.rows[:, self.heads.count :].sum(0).tolist()
         columns = {"behaviour": self.behaviour, "sink": scored.sink, "corpus": scored.corpus or self.corpus}
         return [
-            columns | {"measure": of.name, "baseline_name": name, "value": value[row][column], "n": int(n[row][column])}
+            columns | {"measure": measure.name, "baseline_name": name, "value": value[row][column], "n": int(count)}
             for row, name in enumerate(scored.baselines)
-            for column, of in enumerate(scored.measures)
-            if n[row][column]
+            for column, (measure, count) in enumerate(zip(scored.measures, n[row], strict=False))
+            if count
         ]
 
 
 def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with what the same measures say of attention weighted by the norm of what is written (`NormWeighted`).
+    """The rows, with the same measures of attention weighted by the norm of its output (`NormWeighted`).
 
-    Baselines have no norms, so that `norm_gain` is over the same ones.
+    Baselines have no norms, so `norm_gain` is over the same ones.
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
@@ -156,8 +152,8 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
     against, against_weights, names = strictest(scored, scores, weights, heads.count)
     shape = (scores.shape[0], heads.count * len(scored.measures))
     head_totals = [total[:, : heads.count].reshape(shape) for total in (scores, weights)]
-    theirs = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
-    result = estimate(*head_totals, *theirs, seed=seed)
+    baseline = [np.repeat(total[:, None], heads.count, 1).reshape(shape) for total in (against, against_weights)]
+    result = estimate(*head_totals, *baseline, seed=seed)
     head_columns, measure = heads.columns(len(scored.measures))
     return pd.DataFrame(
         {
@@ -183,24 +179,23 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
 
 
 def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -> dict[str, np.ndarray]:
-    """The value of each measure's `reference` and the gain over it, row by row; missing where it has none."""
+    """The value of each measure's `reference` and the gain over it, by row; missing if it has none."""
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     names = ("reference", "reference_gain", "reference_low", "reference_p")
-    columns = {name: np.full((heads.count, len(scored.measures)), np.nan) for name in names}
+    columns = np.full((len(names), heads.count, len(scored.measures)), np.nan)
     for column, measure in enumerate(scored.measures):
         if measure.reference in scored.baselines:
             rival = [heads.count + scored.baselines.index(measure.reference)] * heads.count
-            head_totals, theirs = (
+            head_totals, baseline = (
                 [each[:, rows, column] for each in (scores, weights)] for rows in (range(heads.count), rival)
             )
-            result = estimate(*head_totals, *theirs, seed=seed)
-            for name, values in zip(names, (result.baseline, result.gain, result.low, result.p), strict=True):
-                columns[name][:, column] = values
-    return {name: values.reshape(-1) for name, values in columns.items()}
+            result = estimate(*head_totals, *baseline, seed=seed)
+            columns[..., column] = result.baseline, result.gain, result.low, result.p
+    return dict(zip(names, columns.reshape(len(names), -1), strict=True))
 
 
 def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, Any]:
-    """The measure's mean under permuted keys, and the p of its sum against them; missing where there is none."""
+    """The mean under permuted keys, and the p against it; missing without a null."""
     if null is None:
         return {"null": np.nan, "p_null": np.nan}
     scores, weights = totals.scores[:, :n_heads], totals.weights[:, :n_heads]
@@ -211,7 +206,7 @@ def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, An
 
 
 def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:
-    """Every head's value (head measure) and the strictest baseline's (measure); NaN where nothing counts."""
+    """Each head's value (head measure) and the strictest baseline's (measure); NaN without eligible rows."""
     totals = scored.totals.finish()
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     against, against_weights, _ = strictest(scored, scores, weights, n_heads)
@@ -223,7 +218,7 @@ def values(scored: Scored, n_heads: int) -> tuple[np.ndarray, np.ndarray]:
 def strictest(
     scored: Scored, scores: np.ndarray, weights: np.ndarray, n_heads: int
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """For each measure the totals and weights (group x measure) of its strictest baseline, and its name."""
+    """The totals and weights (group x measure) of each measure's strictest baseline, and its name."""
     if scored.constant is not None:
         name, value = scored.constant
         units = np.ones((scores.shape[0], len(scored.measures)))
@@ -237,9 +232,9 @@ def strictest(
 
 
 def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
-    """The tables with `q` over everything that they test together, and `q_within` over each by itself.
+    """The tables with `q` over all their tests together, and `q_within` over each table alone.
 
-    Both count the tests of `reference_p` where there are such; its own q, over everything, is `reference_q`.
+    Both count the tests of `reference_p`; its q, over all tables, is `reference_q`.
     """
     if len(tables) > 1:
         tables = [each for table in tables for each in with_q([table])]

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from analyses.reading.windows import Window, windows
-from analyses.scoring.antecedents import RIVALS, AntecedentItem, items_and_unasked
+from analyses.scoring.antecedents import RIVALS, AntecedentItem, items_and_left_out
 from analyses.wording import plain_words
 from interp import AnnotatedText, InputError, Model, StackConfig
 from interp.patterns import group_of
@@ -113,7 +113,7 @@ def _is_test(document: str) -> bool:  # apart from the hash that groups document
 def _window_items(model: Model, text: AnnotatedText, room: Counter[str], counts: Counter[str]) -> Iterator[WindowItems]:
     assert model.tokenizer is not None
     labelled = (text.tags or text.relations) is not None and room["words"] > 0
-    referring, why_not = items_and_unasked(text) if room["edges"] > 0 else ([], [])
+    referring, why_not = items_and_left_out(text) if room["edges"] > 0 else ([], [])
     if not (labelled or referring or why_not):
         counts["texts passed over: nothing to ask of them"] += 1
         return

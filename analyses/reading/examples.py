@@ -6,14 +6,14 @@ from itertools import islice, pairwise
 from interp import AnnotatedText, InputError, Model
 
 SEARCHED = 500  # texts looked at for an example
-_SENTENCE = (9, 16)  # words of a sentence that is worth drawing
+_SENTENCE = (9, 16)  # words of a sentence for a figure
 _PASSAGE = 26  # words at most in a passage with a pronoun and its antecedent
 
 
 def find(
     model: Model, corpus: Iterable[AnnotatedText], cut: Callable[[AnnotatedText], AnnotatedText | None], count: int = 1
 ) -> list[AnnotatedText]:
-    """The first passages, one a text at most, that `cut` finds in a corpus and the model can read."""
+    """The first passages, at most one a text, that `cut` finds and the model can read."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read words: give its directory a tokenizer.json")
@@ -23,7 +23,7 @@ def find(
 
 
 def sentence(text: AnnotatedText) -> AnnotatedText | None:
-    """The first sentence of a text that is neither too short nor too long to draw, and made of words."""
+    """The first sentence of a text with a length that can be drawn, mostly of words."""
     shortest, longest = _SENTENCE
     for start, end in _sentences(text):
         plain = sum(word.isalpha() for word in text.words[start:end])
@@ -33,7 +33,7 @@ def sentence(text: AnnotatedText) -> AnnotatedText | None:
 
 
 def passage(text: AnnotatedText, holds: Callable[[AnnotatedText], object]) -> AnnotatedText | None:
-    """The first short run of whole sentences of which something holds."""
+    """The first short run of whole sentences for which `holds` is true."""
     sentences = _sentences(text)
     for start, _ in sentences:
         for _, end in sentences:

@@ -1,8 +1,8 @@
 """Which heads are read, which text does each kind of attention read, and what do heads attend to there?
 
-An encoder reads the source, a decoder's self-attention the target, cross-attention looks from the target into the
-source. A text with no target of its own is its own target. A model without a tokenizer reads token ids: texts whose
-words are whole numbers. Measures of position need no words, so they are the same numbers then.
+An encoder reads the source, a decoder's self-attention the target; cross-attention looks from the target into the
+source. A text without a target is its own target. A model without a tokenizer reads texts of token ids. Measures of
+position need no words, so their numbers stay the same.
 """
 
 import copy
@@ -32,13 +32,13 @@ AnyModel = TypeVar("AnyModel", bound=Model)
 
 @dataclass(frozen=True)
 class Heads:
-    """The heads that a table has rows for: those of one kind of attention in one stack, layer by layer."""
+    """The heads of one kind of attention in one stack, layer by layer."""
 
     stack: str
     n_layers: int
     n_heads: int
     attention: Literal["self", "cross"] = "self"
-    causal: bool = True  # whether a query sees no key after it
+    causal: bool = True  # a query sees no later key
 
     @staticmethod
     def from_model(model: Model) -> "Heads":
@@ -50,24 +50,24 @@ class Heads:
 
     @staticmethod
     def kinds_of(model: Model) -> "list[Heads]":
-        """Every kind of attention that a model has: of the encoder, of the decoder, and between them."""
+        """Every kind of attention of a model: in the encoder, in the decoder, and between them."""
         kinds = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
         crossing = [replace(each, attention="cross", causal=False) for each in kinds[1:]]
         return kinds + crossing
 
     @property
     def title(self) -> str:
-        """How these heads are called in a sentence."""
+        """Their name in a sentence."""
         return "cross-attention" if self.attention == "cross" else f"the {self.stack}’s self-attention"
 
     @property
     def called(self) -> str:
-        """What tells them from the model's other heads, in names of files and of records."""
+        """Their name in files and records."""
         return "cross" if self.attention == "cross" else self.stack
 
     @property
     def count(self) -> int:
-        """How many heads there are."""
+        """The number of heads."""
         return self.n_layers * self.n_heads
 
     def columns(self, n_measures: int) -> tuple[dict[str, Any], np.ndarray]:
@@ -78,38 +78,38 @@ class Heads:
 
 
 def is_paired(model: Model, heads: Heads) -> bool:
-    """Whether these heads belong to a decoder that has a source."""
+    """Whether these heads are in a decoder with an encoder."""
     return heads.stack == "decoder" and "encoder" in model.config.stacks
 
 
 def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
-    """What makes the tokens that the heads' queries stand on."""
-    assert model.tokenizer is not None  # a `Reading` sees to it
+    """The tokenizer of the heads' queries."""
+    assert model.tokenizer is not None  # a `Reading` ensures it
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
 
 def mask_of(model: Model, heads: Heads) -> int | None:
-    """The token that may hide a word from these heads; None where there is none, or they see no later word."""
+    """The mask token for these heads; None without one, or if they see no later word."""
     alone = heads.attention == "self" and not heads.causal and model.tokenizer is not None
     return tokenizer_of(model, heads).mask_id if alone else None
 
 
 def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
-    """The text that the heads' queries stand on: the target of one that has its own, where they are a decoder's."""
+    """The text of the heads' queries: in a decoder with an encoder, the target if there is one."""
     if text.target is None or not is_paired(model, heads):
         return text
     return AnnotatedText.plain(text.target, text.document)
 
 
 def least_target(model: Model, count: int) -> Tensor | None:
-    """The least that a decoder can read while its encoder is looked at; None where there is one stack."""
+    """The shortest input of a decoder while its encoder is read; None for one stack."""
     if len(model.config.stacks) == 1:
         return None
     return torch.full((count, 1), model.config.target_start or 0)
 
 
 class TokenIds(Tokenizer):
-    """Reads "5 17 3" as the ids 5, 17 and 3; nothing stands around them."""
+    """Reads "5 17 3" as the ids 5, 17 and 3, without special tokens."""
 
     def __init__(self, d_vocab: int):
         self.backend = Backend(WordLevel({str(id): id for id in range(d_vocab)}))
@@ -131,14 +131,14 @@ class TokenIds(Tokenizer):
         return super().pieces(text)
 
     def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
-        """The same with ids around every text."""
+        """The same, with ids around every text."""
         tokenizer = copy.copy(self)
         tokenizer.prefix, tokenizer.suffix = prefix, suffix
         return tokenizer
 
 
 def by_ids(model: AnyModel) -> AnyModel:
-    """The same model, reading token ids; its weights are those of `model`, which stays as it is."""
+    """A copy of the model that shares its weights and reads token ids."""
     reading: Any = copy.copy(model)
     first, last = next(iter(model.config.stacks.values())), model.config.last
     try:
@@ -154,13 +154,13 @@ def by_ids(model: AnyModel) -> AnyModel:
 class Sample:
     """The beginnings of some documents of one half of a corpus, the same in every run.
 
-    Documents, not rows, make intervals narrow: of each only the first words are read.
+    Only the first words of each are read: documents, not rows, make intervals narrow.
     """
 
     corpus: Iterable[AnnotatedText]
     half: Literal[0, 1]
     documents: int
-    words: int  # of each document, at most; a longer text is cut after a sentence where one ends
+    words: int  # of each document, at most; a longer text is cut, after a sentence if possible
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         room: dict[str, int] = {}
@@ -177,7 +177,7 @@ class Sample:
 
 
 def _beginning(text: AnnotatedText, n_words: int) -> AnnotatedText:
-    """As many whole sentences as fit, or the first words where not even one does."""
+    """As many whole sentences as fit, or the first words if none does."""
     if len(text.words) <= n_words or text.target is not None:
         return text
     stops = [start for start in text.sentence_starts if 0 < start <= n_words]
@@ -185,15 +185,15 @@ def _beginning(text: AnnotatedText, n_words: int) -> AnnotatedText:
 
 
 def makes_rows(model: Model, heads: Heads) -> bool:
-    """Whether rows of these heads can be had without their patterns."""
+    """Whether rows of these heads can be computed without whole patterns."""
     return isinstance(model, Transformer) and heads.attention == "self"
 
 
 class Pass:
-    """Texts that a model reads when something is first asked of their patterns: `tokens` are under the heads' queries.
+    """One lazy pass of a model over texts; `tokens` are those of the heads' queries.
 
-    Where only rows are asked for there is no pattern: the model mixes without, for a fraction of time and memory. The
-    first stack reads `read`, and a decoder behind an encoder `target`.
+    If only rows are used, no pattern is made, for a fraction of the time and memory. The first stack reads `read`, a
+    decoder after an encoder reads `target`.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Pass:
         *,
         few_rows: bool = False,
     ):
-        """`norms` weigh the same by the norm of what is written; with `few_rows` nobody asks for whole patterns."""
+        """`norms` also weighs the patterns by the norm of the output; with `few_rows`, whole patterns are not used."""
         self.model, self.heads, self.norms, self.few_rows = model, heads, norms, few_rows
         self.tokens = TokenBatch.from_rows(ids).to(model.device)
         self.source = None if sources is None else TokenBatch.from_rows(sources).to(model.device)
@@ -232,7 +232,7 @@ class Pass:
 
     @cached_property
     def few(self) -> FewRows | None:
-        """What rows are made of; None where whole patterns were read first, or there is no other way."""
+        """The source of single rows; None if whole patterns were read first, or there is no other way."""
         if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
@@ -241,20 +241,20 @@ class Pass:
 
 @dataclass(frozen=True)
 class Attended:
-    """The patterns of a batch, all heads on one axis, layer by layer: those that are there, or what a pass gives."""
+    """The patterns of a batch, all heads on one axis, layer by layer: given, or from a pass."""
 
     source: Pattern | Pass
-    by_norm: bool = False  # of a pass: weighed by the norm of what is written
+    by_norm: bool = False  # of a pass: weighed by the norm of the output
 
     @property
     def pattern(self) -> Pattern:
-        """All of them."""
+        """The whole patterns."""
         pattern = self.source.whole[self.by_norm] if isinstance(self.source, Pass) else self.source
         assert pattern is not None
         return pattern
 
     def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
-        """Those of some queries."""
+        """The rows of some queries."""
         few = self.source.few if isinstance(self.source, Pass) else None
         if few is not None:
             rows = few.rows(prompt, query, by_norm=self.by_norm)

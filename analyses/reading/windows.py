@@ -1,6 +1,6 @@
-"""Texts as a model can read them: whole where they fit its context, in overlapping windows where they do not.
+"""Texts as a model can read them: whole if they fit its context, else in overlapping windows.
 
-Windows overlap by half; a word is scored once, in the window that shows the most text before it.
+Windows overlap by half. A word is scored once, in the window with the most text before it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -28,20 +28,20 @@ from interp.visibility import Visibility
 
 Progress = Callable[[int], object]
 T = TypeVar("T")
-MASKED = 0.15  # of a text's tokens are masked at most, as models that fill masks were trained on (Devlin 2019)
+MASKED = 0.15  # of a text's tokens, at most, as in training (Devlin 2019)
 _POOL = 256  # windows sorted by length together, so that batches need little padding
-_PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch: what one batch may hold in memory
-_TOKENS = 1024  # of one batch of which no pattern is read: enough to fill a processor
+_PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch, to limit memory
+_TOKENS = 1024  # of one batch without patterns: enough to fill a processor
 
 
 @dataclass(frozen=True)
 class Window:
-    """A stretch of a text's words as the model reads it."""
+    """A stretch of a text's words, as the model reads it."""
 
     text: AnnotatedText
     start: int  # first word shown
     stop: int  # after the last word shown
-    scored_from: int  # words before this one were scored in an earlier window
+    scored_from: int  # earlier windows score the words before this one
     ids: tuple[int, ...]
     word_of: tuple[int, ...]  # the word of the text that each token belongs to; NO_WORD for none
     special: tuple[bool, ...]
@@ -55,18 +55,18 @@ class Window:
 
     @cached_property
     def masks(self) -> tuple[Bool[Tensor, " column"], Bool[Tensor, " column"]]:
-        """The columns that hold no special token, and those of them whose rows are counted in this window."""
+        """The columns without a special token, and those of them that this window scores."""
         content, words = ~torch.tensor(self.special), torch.tensor(self.word_of)
         return content, content & ((words == NO_WORD) | (words >= self.scored_from))
 
     @cached_property
     def content(self) -> frozenset[int]:
-        """Columns that hold no special token."""
+        """The columns without a special token."""
         return frozenset(self.masks[0].nonzero().flatten().tolist())
 
     @cached_property
     def scored(self) -> frozenset[int]:
-        """Of these, the columns whose rows are counted in this window."""
+        """The columns that this window scores."""
         return frozenset(self.masks[1].nonzero().flatten().tolist())
 
     @cached_property
@@ -84,13 +84,9 @@ class Window:
         n, (content, scored) = len(self.ids), self.masks
         return Rows(torch.tensor([self.ids]), content[None], scored[None], torch.ones(1, n, n, dtype=torch.bool))
 
-    def without_words(self) -> "Window":
-        """The same tokens, of a text of which nothing but the document is known."""
-        return replace(self, text=AnnotatedText((), (), self.text.document))
-
     @property
     def excerpt(self) -> str:
-        """The words that are shown, as running text."""
+        """The shown words, as running text."""
         spans = self.text.word_spans
         return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
 
@@ -99,12 +95,12 @@ class Window:
         return self.start <= word < self.stop and self.pieces[word - self.start] > 0
 
     def scores(self, word: int) -> bool:
-        """Whether the word is scored here: shown, and not scored before."""
+        """Whether this window scores the word."""
         return self.scored_from <= word and self.shows(word)
 
 
 def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
-    """What is made of a text, once for all its windows; by identity, as to hash a novel takes long."""
+    """The function, cached by the text's identity, because hashing a novel takes long."""
     recent: dict[int, tuple[AnnotatedText, T]] = {}
 
     def recall(text: AnnotatedText) -> T:
@@ -118,7 +114,7 @@ def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
 
 
 def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
-    """The windows of one text, counting in `counts` what is special about it."""
+    """The windows of one text; `counts` counts its peculiarities."""
     pieces = tokenizer.pieces(text.text)
     word_of = align(pieces.spans, text.word_spans, text.text)
     prefix, suffix = ([NO_WORD] * len(ids) for ids in (tokenizer.prefix, tokenizer.suffix))
@@ -131,9 +127,8 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
         counts["texts left out: no tokens, or no room for two"] += 1
         return
     counts["texts longer than the context, read in windows"] += len(pieces.ids) > room
-    starts = [
-        at for at in range(len(word_of)) if word_of[at] != NO_WORD and word_of[at] not in word_of[max(0, at - 1) : at]
-    ]
+    neighbours = enumerate(pairwise([NO_WORD, *word_of]))
+    starts = [index for index, (before, word) in neighbours if word not in (NO_WORD, before)]
     begin, scored = 0, 0
     while True:
         end = len(pieces.ids)
@@ -165,9 +160,9 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
 class Batch:
     """Windows read together, with every head's attention: heads of all layers on one axis, layer by layer.
 
-    `rows` are about the tokens that ask; where the keys are another sequence's, `crossing` is about both. `weighted`
-    is the attention weighed by the norm of what is written, where the reading asks for it. Either is read when it is
-    asked for; who needs few rows takes `attention.rows`.
+    `rows` describes the query tokens; in cross-attention, `crossing` describes queries and keys. `weighted` is the
+    attention weighed by the norm of the output, if the reading has it. Both are computed on first use; if you need few
+    rows, take `attention.rows`.
     """
 
     windows: list[Window]
@@ -185,13 +180,13 @@ class Batch:
 
     @property
     def by_norm(self) -> "Batch":
-        """The same rows, with attention that is weighed by the norm of what is written; where it was read so."""
+        """The same rows, with attention weighed by the norm of the output."""
         assert self.weighted is not None
         return replace(self, attention=self.weighted, weighted=None)
 
     @property
     def device(self) -> torch.device:
-        """Where it lies."""
+        """The device of its tensors."""
         return self.tokens.ids.device
 
     @cached_property
@@ -208,20 +203,20 @@ class Batch:
 
     @cached_property
     def pieces(self) -> Int[Tensor, "prompt word"]:
-        """How many tokens each word has; 0 where a window is shorter."""
+        """The number of tokens of each word; 0 beyond a window's end."""
         return self._belongs.sum(2)
 
     @cached_property
     def first_piece(self) -> Int[Tensor, "prompt word"]:
-        """The column of each word's first token; 0 where it has none."""
+        """The column of each word's first token; 0 if it has none."""
         return self._belongs.int().argmax(2)
 
     def by_word(
         self, values: Callable[[AnnotatedText], Sequence[int] | None], *, are_words: bool = False
     ) -> Int[Tensor, "prompt word"]:
-        """A number of each shown word, from those of its text's words; -1 where there is none.
+        """A number for each shown word, from numbers for its text's words; -1 for none.
 
-        `are_words` says that they are words of the text: they are counted in the window.
+        With `are_words`, the numbers are words of the text, and are counted in the window.
         """
         by_prompt = np.full(tuple(self.pieces.shape), -1)
         for prompt, window in enumerate(self.windows):
@@ -232,16 +227,16 @@ class Batch:
 
     @cached_property
     def sink(self) -> Sink:
-        """What the second reading takes off."""
+        """The first position, which the second reading removes."""
         return Sink.from_pattern(self.pattern)
 
 
 @dataclass
 class Reading:
-    """A corpus read by a model: batches of patterns, and counts of what was seen and left out.
+    """A corpus read by a model: batches of patterns, and counts of what was read and left out.
 
-    A model without a tokenizer reads texts of token ids. `weighted` weighs the patterns by the norm of what is written,
-    in the same pass. Where all who read ask for `few_rows` alone, batches are as long as if there were no patterns.
+    A model without a tokenizer reads texts of token ids. `weighted` also weighs the patterns by the norm of the output,
+    in the same pass. If all readers only use `few_rows`, batches are as large as without patterns.
     """
 
     model: Model
@@ -261,7 +256,7 @@ class Reading:
         return (read_batch(self.model, self.read, lot, self.weighted, few_rows=self.few_rows) for lot in self.batches())
 
     def batches(self) -> Iterator[list[Window]]:
-        """The windows that the model reads together, batch by batch."""
+        """The windows of each batch."""
         unread = self._windows()
         while pool := [*islice(unread, _POOL)]:
             yield from self.batched(pool)
@@ -288,7 +283,7 @@ class Reading:
                 self.progress(number)
 
     def _with_source(self, window: Window, text: AnnotatedText) -> Window | None:
-        """A decoder's window with what the encoder reads meanwhile: the text's source, or the same words."""
+        """A decoder's window with the encoder's input: the text's source, or the same words."""
         whole = window.stop - window.start == len(window.text.words)
         if text.target is not None and not whole:
             self.counts["targets left out: longer than the decoder's context"] += window.start == 0
@@ -302,7 +297,7 @@ class Reading:
         return replace(window, source=tuple(source))
 
     def batched(self, pool: Sequence[Window]) -> Iterator[list[Window]]:
-        """Windows that the model reads together: those of about one length, as many as memory should hold."""
+        """The windows in batches of similar length, as many as memory should hold."""
 
         def fits(size: int, longest: Window) -> bool:
             length = max(len(longest.ids), len(longest.source or ()))
@@ -322,7 +317,7 @@ class Reading:
 def read_batch(
     model: Model, heads: Heads, windows: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
 ) -> Batch:
-    """Windows with the attention of some heads, of one pass of the model; with `norms` also as they weigh it."""
+    """Windows with the attention of some heads, from one pass of the model; `norms` also weighs it."""
     sources = [window.source for window in windows if window.source is not None]
     reading = Pass(model, heads, [window.ids for window in windows], sources or None, norms, few_rows=few_rows)
     tokens, source = reading.tokens, reading.source

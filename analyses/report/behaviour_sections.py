@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 from matplotlib.figure import Figure
 
-from analyses.behaviours import asked_of, vocabulary
+from analyses.behaviours import behaviours_for, vocabulary
 from analyses.corpora import Corpus
 from analyses.corpora.corpus import Serving, serving, unserved
 from analyses.execution import lots
@@ -98,10 +98,14 @@ def measure(
     for name, why in left_out.items():
         if len(left_out) < len(needs):  # else it is what the command ends with
             run.say(f"{name} is left out: {why}\n", 0)
-        for kind in (kind for kind in kinds if name in asked_of(kind, behaviours)):
+        for kind in (kind for kind in kinds if name in behaviours_for(kind, behaviours)):
             results[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
     readings = [
-        (each, kind, [behaviour for name, behaviour in asked_of(kind, behaviours).items() if name in each.questions])
+        (
+            each,
+            kind,
+            [behaviour for name, behaviour in behaviours_for(kind, behaviours).items() if name in each.questions],
+        )
         for each in serving(needs, corpora)
         for kind in kinds
     ]

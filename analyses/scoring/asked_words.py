@@ -1,7 +1,6 @@
-"""Which words of a text is a label about? Those that ask, and to each those at which a head does what the label says.
+"""Which words of a text is a label about? The query words, and for each the targets that a head with the label finds.
 
-A label's measure says which rows ask and which keys satisfy it (`Measure.keys_of`); what is said here of words follows
-from that, so an example shows what was measured.
+The rows and keys come from the label's measure (`Measure.keys_of`), so an example shows what was measured.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ _RULES = {each.name: each for each in (*OFFSETS, *NEAREST)}
 
 @dataclass(frozen=True)
 class Question:
-    """A word that asks, the words at which a head does what a label says, and those among which it chooses."""
+    """A query word, the words that satisfy the label, and the words among which a head chooses."""
 
     asker: int
     sought: frozenset[int]
@@ -30,7 +29,7 @@ class Question:
 
 
 def any_of(measures: Sequence[Measure]) -> Measure:
-    """The first of some measures, which claims what any of them does: of a head that looks at several near tokens."""
+    """The first of some measures, with the claims of all: for a head that looks at several near tokens."""
     first, *rest = measures
     if not rest:
         return first
@@ -45,7 +44,7 @@ def any_of(measures: Sequence[Measure]) -> Measure:
 
 
 def askers(measure: Measure, window: Window, *, causal: bool) -> list[int]:
-    """The tokens of a window that a measure asks and that see a key it claims, in order."""
+    """The rows of a window that see a key which the measure claims, in order."""
     claims = measure.keys_of(window).items()
     return sorted(
         row for row, keys in claims if any(key in window.content and not (causal and key > row) for key in keys)
@@ -53,10 +52,10 @@ def askers(measure: Measure, window: Window, *, causal: bool) -> list[int]:
 
 
 def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> list[list[Question]]:
-    """What a label asks of each whole text of a batch, in the order of its words; what is not seen is not sought.
+    """The questions of a label in each text of a batch, in the order of its words, with visible targets only.
 
-    The label is the measure's own, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`). A head
-    chooses among mentions of an antecedent, other words where the measure is about words, else all words.
+    The label is the measure's, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`). A head
+    chooses among mentions for an antecedent, among other words if the measure is about words, else among all words.
     """
     called = Label.parse(label)
     rule = called.name if called.kind == "rule" else ""
@@ -73,7 +72,7 @@ def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> li
 
 
 def _from_words(by_word: dict[int, set[int]], window: Window, *, causal: bool, of_words: bool) -> list[Question]:
-    """Questions to which a visible word is sought."""
+    """The questions with a visible target."""
     words, questions = {*window.columns}, []
     for asking, sought in sorted(by_word.items()):
         visible = {word for word in words if not (causal and word > asking) and not (of_words and word == asking)}
@@ -83,7 +82,7 @@ def _from_words(by_word: dict[int, set[int]], window: Window, *, causal: bool, o
 
 
 def _claimed(measure: Measure, window: Window) -> dict[int, set[int]]:
-    """By the word of each row that asks, the words of the keys that it claims; tokens outside words are left out."""
+    """By query word, the words of its claimed keys; tokens outside words are left out."""
     by_word: dict[int, set[int]] = {}
     for row, keys in measure.keys_of(window).items():
         by_word.setdefault(window.word_of[row], set()).update(window.word_of[key] for key in keys)
@@ -91,14 +90,13 @@ def _claimed(measure: Measure, window: Window) -> dict[int, set[int]]:
 
 
 def _of_tag(window: Window, tag: str) -> dict[int, set[int]]:
-    """From every word to the others of a tag."""
     tags = window.text.tags or ()
     tagged = {word for word in window.columns if word < len(tags) and tags[word] == tag}
     return {word: tagged - {word} for word in window.columns}
 
 
 def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> list[dict[int, set[int]]]:
-    """From each word that the measure asks to the one that the rule takes."""
+    """From each query word to the word that the rule chooses."""
     items = Items.from_batch(batch, pairs_of(measure), np.zeros(1, dtype=int), causal=causal)
     by_prompt: list[dict[int, set[int]]] = [{} for _ in batch.windows]
     columns: Sequence[list[int]] = [each.tolist() for each in (items.prompt, items.query, rule(items))]
@@ -108,7 +106,7 @@ def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> li
 
 
 def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
-    """From each pronoun that the measure asks, or the word before it, to the mentions sought among all before it."""
+    """From each eligible pronoun, or the word before it, to its targets among all mentions before it."""
     claims, rules, questions = measure.keys_of(window), {each.name: each for each in measure.rivals}, []
     for item in antecedent_items(window.text):
         row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells

@@ -1,7 +1,7 @@
-"""Which word does a head choose from a word that asks, and is it one that is sought?
+"""Which word does a head choose from a query word, and is it a right one?
 
-Relations, a user's pairs and antecedents go through this one scorer, with their rivals, null and rules. A word's
-highest choice is searched once for all items that it asks.
+Relations, a user's pairs and antecedents go through this one scorer, with their rivals, null and rules. A query word's
+highest choice is searched once for all its items.
 """
 
 import random
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -37,9 +37,9 @@ _TAGS = {tag: number for number, tag in enumerate(DECLARED["tags"]["universal"].
 
 @dataclass(frozen=True)
 class Items:
-    """Questions put to a batch: which prompt and word ask (counted in the window), and for which measure.
+    """Questions about a batch: the prompt, the query word (counted in the window) and the measure of each.
 
-    `picks` has by a rule's name the word that it chooses, where that is not read off the items; None: all words alike.
+    `picks` has the choices of rules that cannot read them off the items, by name; None: all words alike.
     """
 
     batch: Batch
@@ -47,17 +47,17 @@ class Items:
     query: Int[Tensor, " item"]
     column: Int[Tensor, " item"]
     candidates: Bool[Tensor, "item word"]  # the words among which a head chooses
-    right: Bool[Tensor, "item word"]  # the words that are sought
+    right: Bool[Tensor, "item word"]  # the targets
     picks: Mapping[str, Int[Tensor, " item"] | None] = field(default_factory=dict)
 
     @staticmethod
     def from_batch(
         batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
     ) -> "Items":
-        """The pairs of different words that a batch shows, of the sorted `pairs` of its texts.
+        """The pairs of different words that a batch shows, from the sorted `pairs` of its texts.
 
-        Items whose target is not shown are added to `unseen`, by measure. In a causal stack no word after the query is
-        seen; of a batch that is `turned` (`sign` -1), none before it.
+        Items with an invisible target are added to `unseen`, by measure. A causal stack sees no word after the query;
+        in a `turned` batch (`sign` -1), none before it.
         """
         rows: list[tuple[int, int, int, int]] = []
         for prompt, window in enumerate(batch.windows):
@@ -82,46 +82,45 @@ class Items:
         return len(self.prompt)
 
     def masked(self, mask_id: int) -> "Items":
-        """Those whose word is masked."""
+        """The items with a masked query word."""
         first = self.batch.first_piece[self.prompt, self.query]
         keep, names = self.batch.tokens.ids[self.prompt, first] == mask_id, ("prompt", "query", "column")
         return replace(self, **{name: getattr(self, name)[keep] for name in (*names, "candidates", "right")})
 
     @cached_property
     def words(self) -> Int[Tensor, " word"]:
-        """All of a window."""
+        """The words of a window."""
         return torch.arange(self.batch.pieces.shape[1], device=self.prompt.device)
 
     @cached_property
     def bins(self) -> Int[Tensor, "item word"]:
-        """About how far away each word is."""
+        """The distance bin of each word."""
         return nulls.distance_bin(self.words - self.query[:, None])
 
     def choice(self, rule: Rival) -> Int[Tensor, " item"] | None:
-        """The word that a rule chooses, negative where it has none; None of a rule that likes all words alike."""
+        """The word that a rule chooses, negative if it has none; None for a rule that takes all words alike."""
         if rule.name in self.picks:
             return self.picks[rule.name]
         return None if rule.looks is None else rule(self)
 
     @cached_property
     def by_query(self) -> Int[Tensor, " item"]:
-        """A number for each query and measure: a verb may be asked for several auxiliaries."""
+        """A number for each query and measure: a verb may have several auxiliaries."""
         n_prompts, n_words = self.batch.pieces.shape
         number = (self.column * n_prompts + self.prompt) * n_words + self.query
         return number.unique(return_inverse=True)[1]
 
     def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
-        """Whether each word is one that its query is asked for by this measure."""
+        """Whether each word is a target of its query in this measure."""
         right = torch.zeros(len(self), len(self.words), device=words.device)
         return lookup(right.index_add_(0, self.by_query, self.right.float())[self.by_query] > 0, words)
 
     @cached_property
     def kinds(self) -> Int[Tensor, "item word"]:
-        """All that a rule could know of a word: its tag, its side, how many of its tag are nearer there (two at most),
-        and about how far it is."""
-        numbers, of_words = self.tags
-        tags = of_words + 1
-        up_to = (one_hot(tags, len(numbers) + 2) * (self.batch.pieces > 0)[..., None]).cumsum(1)  # prompt word tag
+        """All that a rule could know of a word: its tag, side and distance bin, and how many of its tag are nearer on
+        that side (two at most)."""
+        tags = self.tags + 1
+        up_to = (one_hot(tags, len(_TAGS) + 2) * (self.batch.pieces > 0)[..., None]).cumsum(1)  # prompt word tag
         itself, tags = up_to.gather(2, tags[..., None])[self.prompt, :, 0], tags[self.prompt]
         query_tag = tags.gather(1, self.query[:, None])
         at_query = up_to[self.prompt, self.query].gather(1, tags)
@@ -130,7 +129,7 @@ class Items:
         return (tags * 3 + nearer) * 33 + self.bins + 16
 
     def words_of_kinds(self, n_measures: int) -> np.ndarray:
-        """How many candidates of each kind there are, and right ones: `2 half measure kind`, by parity of the group."""
+        """The number of candidates, and of right ones, of each kind: `2 half measure kind`, by parity of the group."""
         half = self.batch.groups.to(self.prompt)[self.prompt] % 2
         kind = (half * n_measures + self.column)[:, None] * N_KINDS + self.kinds
         counts = [kind[mask & self.candidates].bincount(minlength=2 * n_measures * N_KINDS)
@@ -144,10 +143,9 @@ class Items:
         return total.unflatten(0, (-1, n_measures)).transpose(1, 2)
 
     @cached_property
-    def tags(self) -> tuple[dict[str, int], Int[Tensor, "prompt word"]]:
-        """A number for each universal tag, and that of each shown word: -1 where it has none."""
-        numbers, foreign = _TAGS, len(_TAGS)
-        return numbers, self.batch.by_word(lambda text: [numbers.get(tag, foreign) for tag in text.tags or ()])
+    def tags(self) -> Int[Tensor, "prompt word"]:
+        """The number of each shown word's universal tag: -1 for none, one more than the last for a foreign one."""
+        return self.batch.by_word(lambda text: [_TAGS.get(tag, len(_TAGS)) for tag in text.tags or ()])
 
     def nearest(
         self,
@@ -157,17 +155,26 @@ class Items:
         last_of_run: bool = False,
         start: Int[Tensor, " item"] | None = None,
     ) -> Int[Tensor, " item"]:
-        """The nearest shown word of some tags on one side of each query, or of `start`, or that ends a run there; -1
-        where there is none."""
-        numbers, of_words = self.tags
-        numbers_of_tags = of_words.new_tensor([numbers[tag] for tag in tags if tag in numbers])
-        has_tag = torch.isin(of_words, numbers_of_tags)
+        """The nearest shown word with one of the tags on one side of each query, or of `start`; -1 for none.
+
+        With `last_of_run` it must be the last of a run of such words.
+        """
+        has_tag = torch.isin(self.tags, self.tags.new_tensor([_TAGS[tag] for tag in tags if tag in _TAGS]))
         if last_of_run:
             has_tag = has_tag & ~torch.cat([has_tag[:, 1:], torch.zeros_like(has_tag[:, :1])], 1)
-        return self._nearest(has_tag, self.query if start is None else start, backward=backward)
+        has_tag, n_words = has_tag & (self.batch.pieces > 0), len(self.words)
+        start = self.query if start is None else start
+        none = torch.full_like(self.words[:1], -1 if backward else n_words).expand(len(has_tag), 1)
+        columns = torch.where(has_tag, self.words, none)
+        if backward:
+            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of word - 1 and before it
+            return nearest[self.prompt, start.clamp(min=0)]
+        nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1), none], 1)
+        words = nearest[self.prompt, start + 1]
+        return torch.where(words < n_words, words, -1)
 
     def subject_before(self) -> Int[Tensor, " item"]:
-        """The nearest subject of a word before the query, so not the query's own; -1 where there is none."""
+        """The nearest subject of a word before the query, so not the query's; -1 for none."""
 
         def heads(text: AnnotatedText) -> list[int]:
             subjects = (name.startswith("nsubj") for name in text.relations or ())
@@ -178,42 +185,27 @@ class Items:
         return torch.where(before, self.words, -1).max(1).values
 
     def first(self, tags: Sequence[str]) -> Int[Tensor, " item"]:
-        """The first word of some tags in the query's sentence, before the query; -1 where there is none."""
+        """The first word with one of the tags in the query's sentence, before the query; -1 for none."""
         starts = self.batch.by_word(sentence_starts, are_words=True)[self.prompt, self.query].clamp(min=0)
         words = self.nearest(tags, backward=False, start=starts - 1)
         return torch.where(words < self.query, words, -1)
 
-    def _nearest(
-        self, has_tag: Bool[Tensor, "prompt word"], start: Int[Tensor, " item"], *, backward: bool
-    ) -> Int[Tensor, " item"]:
-        word, n_words = self.words, len(self.words)
-        has_tag = has_tag & (self.batch.pieces > 0)
-        none = torch.full_like(word[:1], -1 if backward else n_words).expand(len(has_tag), 1)
-        columns = torch.where(has_tag, word, none)
-        if backward:
-            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of word - 1 and before it
-            words = nearest[self.prompt, start.clamp(min=0)]
-        else:
-            nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1), none], 1)
-            words = nearest[self.prompt, start + 1]
-        return torch.where(words < n_words, words, -1)
-
 
 @dataclass(frozen=True)
 class _Columns(Attended):
-    """Patterns with rows and columns changed: each column over the number of pieces of its word."""
+    """Transposed patterns, each column divided by the number of pieces of its word."""
 
     pieces: Int[Tensor, "prompt position"] = field(kw_only=True)
 
     def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
-        """What some keys get."""
+        """The attention that some keys get."""
         return self.pattern.transpose(-1, -2)[prompt, :, query] / self.pieces[prompt][:, None].to(self.pattern)
 
 
 def turned(batch: Batch) -> Batch:
-    """The same texts with rows and columns of the pattern changed: what each word gets, from every word.
+    """The same texts with transposed patterns: what each word gets from every word.
 
-    A word's pieces are still added up where they are attended to and averaged where they attend: here the keys attend.
+    Pieces are still summed over attended words and averaged over attending ones: here the keys attend.
     """
     pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
@@ -221,9 +213,9 @@ def turned(batch: Batch) -> Batch:
 
 
 def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: int) -> Batch:
-    """The same texts, read with a mask in the place of words that ask: at random, at most `MASKED` of a window.
+    """The same texts, read with masked query words: at random, at most `MASKED` of a window.
 
-    No word is masked that another masked word asks for.
+    No target of a masked word is masked.
     """
     reading, windows = batch.attention.source, list[Window]()
     assert isinstance(reading, Pass)
@@ -234,8 +226,8 @@ def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: 
                 sought.setdefault(query, set()).add(target)
         words, room, rng = set[int](), max(1, int(MASKED * len(window.content))), random.Random(repr(window.ids))
         for query in rng.sample([*sought], len(sought)):
-            n_pieces, kept = len(window.columns[query]), set[int]().union(*(sought[word] for word in words))
-            if n_pieces <= room and query not in kept and sought[query].isdisjoint(words):
+            n_pieces, targets = len(window.columns[query]), set[int]().union(*(sought[word] for word in words))
+            if n_pieces <= room and query not in targets and sought[query].isdisjoint(words):
                 words, room = words | {query}, room - n_pieces
         ids = (mask_id if word in words else id for word, id in zip(window.word_of, window.ids, strict=True))
         windows.append(replace(window, ids=tuple(ids)))
@@ -243,21 +235,21 @@ def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: 
 
 
 def sentence_starts(text: AnnotatedText) -> list[int]:
-    """For each word the first word of its sentence."""
+    """The first word of each word's sentence."""
     starts = text.sentence_starts
     return [starts[bisect_right(starts, word) - 1] if starts else 0 for word in range(len(text.words))]
 
 
 def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
-    """The mask at some words; False at words outside the window."""
+    """The mask at some words; False outside the window."""
     inside = (words >= 0) & (words < mask.shape[1])
     return inside & mask.gather(1, words.clamp(0, mask.shape[1] - 1))
 
 
 class Judgement(NamedTuple):
-    """Whether each head chose a right word, and what that is on average when the words of a bin change places.
+    """Whether each head chose a right word, with the mean and variance if the words of a bin are permuted.
 
-    `choice` is the word that it chose, -1 where several tie or none has any attention, and `mass` the attention on it.
+    `choice` is its word, -1 if several tie or none has any attention; `mass` is the attention on it.
     """
 
     right: Float[Tensor, "item head"]
@@ -268,20 +260,20 @@ class Judgement(NamedTuple):
 
 
 class Choices:
-    """The rows of the words that ask, over words: attention to a word lies at the column of its first piece."""
+    """The rows of query words, over words: the attention to a word is at the column of its first piece."""
 
     def __init__(self, items: Items, *, predicting: bool = False):
-        """Look each asking word's rows up, once for all its items; or (`predicting`) the row before it."""
+        """Look up the rows of each query word, once for all its items; or (`predicting`) the row before it."""
         self.items, self.batch = items, items.batch
         word_of, n_words = self.batch.word_of, self.batch.pieces.shape[1]
-        number, self.item_asker = (items.prompt * n_words + items.query).unique(return_inverse=True)
+        number, self.item_query = (items.prompt * n_words + items.query).unique(return_inverse=True)
         self.prompt, self.word = number // n_words, number % n_words
         if predicting:
-            self.row_asker = torch.arange(len(number), device=number.device)
+            self.row_query = torch.arange(len(number), device=number.device)
             self.piece = self.batch.first_piece[self.prompt, self.word] - 1
         else:
-            self.row_asker, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
-        self.n_pieces = torch.bincount(self.row_asker, minlength=len(number))
+            self.row_query, self.piece = (word_of[self.prompt] == self.word[:, None]).nonzero(as_tuple=True)
+        self.n_pieces = torch.bincount(self.row_query, minlength=len(number))
         self.first_word = word_of[:, 0]
         self.rows, self.to_first, self.scale = self._rows()
 
@@ -292,21 +284,21 @@ class Choices:
 
     @cached_property
     def removed(self) -> Judgement:
-        """Without the first position. One row's choice is the same unless it was there; a mean of rows is another."""
+        """Without the first position, which changes a single row's choice only if it was there."""
         many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
         items_of_words, changed = self._judge(many_rows | first, without_first=True)
         return Judgement(*(old.index_copy(0, items_of_words, new) for old, new in zip(self.full, changed, strict=True)))
 
     @cached_property
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
-        """Items of which a row keeps too little without the first position, and those whose target stood there."""
+        """Items with a row that keeps too little without the first position, and items with their target there."""
         gone = (self.scale == 0).to(self.rows)
-        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_asker, gone)
+        by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_query, gone)
         first_word = self.first_word[self.items.prompt, None]
-        return by_word[self.item_asker] > 0, lookup(self.items.right, first_word)[:, 0]
+        return by_word[self.item_query] > 0, lookup(self.items.right, first_word)[:, 0]
 
     def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
-        """What heads and rules choose, the first position kept."""
+        """The choices of heads and rules, the first position kept."""
         items, query, n_words = self.items, self.items.query[:, None], len(self.items.words)
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
         choice, target, kinds = self.full.choice, (items.right * (items.words + 1)).argmax(1, keepdim=True), items.kinds
@@ -329,16 +321,16 @@ class Choices:
         )
 
     def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
-        """How often each rule is right: 0 or 1, or by chance."""
+        """Whether each rule is right, 0 or 1; or its chance to be."""
         words, right = [self.items.choice(rule) for rule in rivals], self.items.right
         n_candidates = self._candidates(without_first=without_first).sum(1).clamp(min=1)
         shares = [right.sum(1) / n_candidates if word is None else lookup(right, word[:, None])[:, 0] for word in words]
         return torch.stack(shares, 1).to(self.rows)
 
     def word_scores(self, *, without_first: bool = False) -> Float[Tensor, "item head word"]:
-        """The attention of each question's word on its candidates, averaged over pieces."""
+        """The attention of each query word on its candidates, averaged over pieces."""
         pooled = self._pooled(torch.ones_like(self.word, dtype=torch.bool), without_first=without_first)
-        pooled = (pooled / self.n_pieces[:, None, None])[self.item_asker]
+        pooled = (pooled / self.n_pieces[:, None, None])[self.item_query]
         columns = self.batch.first_piece[self.items.prompt][:, None].expand(-1, pooled.shape[1], -1)
         return pooled.gather(2, columns) * self.items.candidates[:, None]
 
@@ -348,14 +340,14 @@ class Choices:
         return items.candidates & ~at_first if without_first else items.candidates
 
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
-        """Attention from each piece of the words that ask to candidates, and apart from it to the first position; and
-        what rows are multiplied by without it."""
-        prompt, word_of = self.prompt[self.row_asker], self.batch.word_of
+        """Attention from each piece of query words to candidates; to the first position, apart; and the factor of rows
+        without that position."""
+        prompt, word_of = self.prompt[self.row_query], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
         scale = Sink.from_pattern(rows[:, :, None]).scale[:, :, 0]
         candidates = torch.zeros(len(self.word), self.batch.pieces.shape[1], device=rows.device)
-        candidates = candidates.index_add_(0, self.item_asker, self.items.candidates.float()) > 0
-        is_candidate = candidates[self.row_asker].gather(1, word_of[prompt].clamp(min=0))
+        candidates = candidates.index_add_(0, self.item_query, self.items.candidates.float()) > 0
+        is_candidate = candidates[self.row_query].gather(1, word_of[prompt].clamp(min=0))
         is_candidate &= (word_of != NO_WORD)[prompt]
         to_first = rows[..., 0] * is_candidate[:, :1]
         is_candidate[:, 0] = False
@@ -365,25 +357,27 @@ class Choices:
         ends = torch.bincount(prompt, minlength=len(word_of)).cumsum(0).tolist()
         for number, (begin, end) in enumerate(pairwise([0, *ends])):
             (columns,) = in_pieces[number].nonzero(as_tuple=True)
-            into = (first[number, :, None] == columns).to(rows)  # all of a word at its first piece, 0 at others
-            added_up = rows[begin:end] @ into
+            first_columns = (first[number, :, None] == columns).to(
+                rows
+            )  # all of a word at its first piece, 0 at others
+            added_up = rows[begin:end] @ first_columns
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
         return rows, to_first, scale
 
     def _pooled(self, words: Bool[Tensor, " word"], *, without_first: bool) -> Float[Tensor, "some head key"]:
-        """The rows of some words, added up over their pieces: a word looks hardest where their sum does."""
-        (piece,), number, rows = words[self.row_asker].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
+        """The rows of some words, summed over their pieces."""
+        (piece,), number, rows = words[self.row_query].nonzero(as_tuple=True), words.cumsum(0) - 1, self.rows
         if without_first:
             rows = rows.index_select(0, piece).mul_(self.scale[piece][..., None])
-        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_asker[piece]], rows)
+        pooled = rows.new_zeros(int(words.sum()), *rows.shape[1:]).index_add_(0, number[self.row_query[piece]], rows)
         if not without_first:
-            pooled[..., 0].index_add_(0, number[self.row_asker[piece]], self.to_first[piece])
+            pooled[..., 0].index_add_(0, number[self.row_query[piece]], self.to_first[piece])
         return pooled
 
     def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
-        """Which items some of the words ask, and how they are judged."""
-        (index,), items = words[self.item_asker].nonzero(as_tuple=True), self.items
-        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_asker[index]]
+        """The items of some query words, and their judgement."""
+        (index,), items = words[self.item_query].nonzero(as_tuple=True), self.items
+        pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_query[index]]
         score, column, tied = (part[row] for part in selection.highest(pooled))
         prompt = items.prompt[index]
         choice = self.batch.word_of.flatten()[prompt[:, None] * self.batch.word_of.shape[1] + column]
@@ -393,14 +387,14 @@ class Choices:
         mean = _rate(candidates, correct, bins).gather(1, choice.clamp(min=0)) * (score > 0)
         variance = mean * (1 - mean)
         item, head = tied.nonzero(as_tuple=True)
-        if len(item):  # several words tie for the highest: the plain scorer
+        if len(item):  # words that tie for the highest take the plain scorer
             columns = self.batch.first_piece[prompt[item]]
             scores = pooled[row[item], head].gather(1, columns)[:, None]
             masks = candidates[item], correct[item]
             plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
             for values, changed in zip((right, mean, variance), plain, strict=True):
                 values[item, head] = changed[:, 0]
-        mass = score / self.n_pieces[self.item_asker[index], None]  # a word's rows were added up
+        mass = score / self.n_pieces[self.item_query[index], None]  # a word's rows were added up
         return index, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, choice, -1), mass)
 
 
@@ -417,10 +411,10 @@ def _rate(
 
 
 class Selections(Readings):
-    """How often the word that is chosen is a right one, beside the same of rivals; `records` keep what is chosen.
+    """How often heads and rivals choose a right word; `records` keep the choices.
 
-    The last `masses` of the measures, of the same items as the first, are the share of the candidates' attention that
-    is on right ones.
+    The last `masses` of the measures, for the same items as the first, are the share of the candidates' attention that
+    is on right words.
     """
 
     def __init__(
@@ -434,20 +428,10 @@ class Selections(Readings):
     ):
         super().__init__(heads, measures, sinks)
         self.masses, self.records = masses, records
-
-    def state(self) -> Any:
-        """What was added up, in plain values, and the choices."""
-        return [super().state(), None if self.records is None else self.records.state()]
-
-    def merge(self, state: Any) -> None:
-        """Add what another scorer added up of other texts."""
-        sums, choices = state
-        super().merge(sums)
-        if self.records is not None:
-            self.records.merge(choices)
+        self.parts = [*self.parts, *([records] if records is not None else [])]
 
     def add_choices(self, choices: Choices, sink: str) -> None:
-        """Add items in one reading, without those that are lost to a head or to all."""
+        """Add items in one reading, without those that are lost in it."""
         items, removed = choices.items, sink == "removed"
         judged = choices.removed if removed else choices.full
         rivals = choices.rival_scores(self.rivals, without_first=removed)
@@ -473,8 +457,10 @@ class Selections(Readings):
 
 
 class PairScorer(Selections):
-    """Scores pairs of words; `received` asks of a word that is sought who looks at it,
-    `predicting` asks in the row before the word that asks, `mask_id` in its own row, where a mask takes its place."""
+    """Scores pairs of words, in the row of the query.
+
+    `received` scores who looks at the target instead, `predicting` the row before the query, `mask_id` a masked query.
+    """
 
     def __init__(
         self,
@@ -490,7 +476,7 @@ class PairScorer(Selections):
         mask_id: int | None = None,
         sinks: Sequence[Sinks] = SINKS,
     ):
-        """Start from nothing; `counts` of the pairs whose second word is not visible goes by the name of `unseen`."""
+        """Pairs with an invisible target are counted in `counts`, under `unseen`."""
         super().__init__(heads, measures, records=records, sinks=SINKS[:1] if received else sinks)
         self.causal, self.pairs, self.counts, self.unseen = heads.causal, by_text(pairs), counts, unseen
         self.received, self.predicting, self.mask_id = received, predicting, mask_id

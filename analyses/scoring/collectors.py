@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
-import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -15,6 +14,7 @@ from analyses.measures.definitions import Measure
 from analyses.measures.head_tables import Collected, Heads, Measured, Scored
 from analyses.reading.inputs import tokenizer_of
 from analyses.reading.windows import Batch, Progress, Reading
+from analyses.scoring.rules import Records, followed
 from interp import AnnotatedText, InputError, Model
 from interp.errors import whole_number
 from interp.patterns import Null, Totals
@@ -27,14 +27,30 @@ LOT_WORDS = 3_000  # of texts that are read in one lot, at least
 UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
 
 
-class Readings:
-    """Sums of measures that have the same rivals, in some readings: heads, then rivals, and the heads' null."""
+class Summed:
+    """Adds up `parts`: each has a `state` of plain values and merges the state of another's of other texts."""
+
+    parts: Sequence[Any] = ()
+
+    def state(self) -> Any:
+        """The sums, in plain values."""
+        return [part.state() for part in self.parts]
+
+    def merge(self, state: Any) -> None:
+        """Add the state of another that read other texts."""
+        for part, sums in zip(self.parts, state, strict=True):
+            part.merge(sums)
+
+
+class Readings(Summed):
+    """Sums of measures with the same rivals, in some readings: heads, then rivals, and the heads' null."""
 
     def __init__(self, heads: Heads, measures: Sequence[Measure], sinks: Sequence[Sinks] = SINKS):
         self.measures, self.sinks, self.rivals = measures, sinks, measures[0].rivals
         shape = heads.count + len(self.rivals), len(measures)
         self.totals = {sink: Totals.empty(*shape) for sink in sinks}
         self.nulls = {sink: Null.empty(heads.count, len(measures)) for sink in sinks}
+        self.parts = [*self.totals.values(), *self.nulls.values()]
 
     def add_prompts(
         self, groups: Int[Tensor, " prompt"], heads: Mapping[str, Sums], rivals: Mapping[str, Sums]
@@ -57,26 +73,16 @@ class Readings:
         self.totals[sink].add(groups, scores, weights)
         self.nulls[sink].add(groups, *null)
 
-    def state(self) -> Any:
-        """What was added up, in plain values."""
-        return [{sink: each.state() for sink, each in sums.items()} for sums in (self.totals, self.nulls)]
-
-    def merge(self, state: Any) -> None:
-        """Add what another added up of other texts."""
-        for sums, others in zip((self.totals, self.nulls), state, strict=True):
-            for sink in self.sinks:
-                sums[sink].merge(others[sink])
-
     def scored(self) -> list[Scored]:
         """The sums of all readings."""
         return [Scored(self.totals[sink], self.measures, sink, null=self.nulls[sink]) for sink in self.sinks]
 
 
-class Scoring:
-    """What adds up one behaviour's measures, by `scorers` that `add` batches and say what they `scored`.
+class Scoring(Summed):
+    """Adds up one behaviour's measures with its `parts`, which `add` batches and say what they `scored`.
 
-    `nothing` says what was expected where no measure had an item. A collector of `few_rows` asks for few of a text's
-    rows (`Batch.attention.rows`), and never for a pattern.
+    `nothing` is the error if no measure had an item. A collector of `few_rows` asks for few of a text's rows
+    (`Batch.attention.rows`), and never for a pattern.
     """
 
     few_rows = False
@@ -84,48 +90,48 @@ class Scoring:
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.from_model(model), behaviour, nothing
         self.counts: Counter[str] = Counter()
-        self.scorers: Sequence[Any] = ()
+        self.records: list[Records] = []  # choices, and after the corpus the other arguments of `rules_table`
+        self.lifted: Sequence[Any] = ()
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
-        for scorer in self.scorers:
-            scorer.add(batch)
+        for part in self.parts:
+            part.add(batch)
 
     def state(self) -> Any:
-        """What was added up, in plain values."""
-        return [self.counts, [scorer.state() for scorer in self.scorers]]
+        """The sums and counts, in plain values."""
+        return [self.counts, super().state()]
 
     def merge(self, state: Any) -> None:
-        """Add what another collector of the same kind added up of other texts."""
-        counts, states = state
+        """Add the state of another that read other texts."""
+        counts, sums = state
         self.counts.update(counts)
-        for scorer, part in zip(self.scorers, states, strict=True):
-            scorer.merge(part)
+        super().merge(sums)
 
     def scored(self) -> list[Scored]:
-        """What was added up, in each reading."""
-        return [part for scorer in self.scorers for part in scorer.scored()]
-
-    def rules(self, corpus: str) -> Callable[..., pd.DataFrame] | None:
-        """What gives the rows of `tables/rules`; None where heads are not compared with rules."""
-        return None
+        """The sums of each reading."""
+        return [scored for part in self.parts for scored in part.scored()]
 
     def collected(self, reading: Reading) -> Collected | InputError:
-        """What was added up in the end, or why there was nothing for it."""
+        """The sums once all is read, or why there are none."""
         try:
-            scored, text_facts = self.scored(), summary(reading)
+            scored = self.scored()
+            heads, tokenizer = reading.read, reading.model.tokenizer
+            tokenizer = tokenizer if heads.attention == "cross" else tokenizer_of(reading.model, heads)
         except InputError as error:
             return error
         if self.nothing and not any(bool(part.totals.rows.any()) for part in scored):
             return InputError(self.nothing)
-        counts, rules = {**reading.counts, **self.counts}, self.rules(text_facts["corpus"])
-        return Collected(self.heads, self.behaviour, scored=scored, counts=counts, rules=rules, **text_facts)
+        corpus, start = getattr(reading.corpus, "name", "texts"), bool(tokenizer and tokenizer.prefix)
+        counts, documents = {**reading.counts, **self.counts}, len(reading.documents)
+        rules = followed(self.records, self.behaviour, corpus, *self.lifted)
+        return Collected(self.heads, self.behaviour, corpus, scored, counts, documents, start, rules)
 
 
 def collect(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
-    """What each collector adds up over one reading of a corpus, or why there was nothing for it."""
+    """The sums of each collector over one reading of a corpus, or why there are none."""
     read(reading, collectors)
-    return collected(reading, collectors)
+    return [collector.collected(reading) for collector in collectors]
 
 
 def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scoring] = ()) -> None:
@@ -139,25 +145,20 @@ def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scor
             collector.add(weighed)
 
 
-def collected(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected | InputError]:
-    """What each collector added up in the end, or why there was nothing for it."""
-    return [collector.collected(reading) for collector in collectors]
-
-
 Maker = Callable[[Model], Scoring]
 
 
 def collect_in_lots(
     reading: Reading, makers: Sequence[Maker], by_norm: Sequence[Maker] = ()
 ) -> list[Collected | InputError]:
-    """What collectors add up over a corpus that is read in lots of texts, or why there was nothing for it.
+    """The sums of collectors over a corpus that is read in lots of texts, or why there are none.
 
-    `makers` make each collector of the model, anew for each lot; those `by_norm` are of the model as `NormWeighted`
-    has it, and their results follow the others'.
+    `makers` make each collector of the model, anew for each lot; those `by_norm` get the model as `NormWeighted` has
+    it, and their results follow the others'.
     """
     model, heads = reading.model, reading.read
-    weighted = [NormWeighted(model, heads.stack, heads.attention)] if by_norm else []  # pyright: ignore
-    collectors = [*(make(model) for make in makers), *(make(each) for each in weighted for make in by_norm)]
+    _, collectors, weighing = _made(model, heads, makers, by_norm)
+    collectors += weighing
 
     def receive(result: Any) -> None:
         counts, documents, states = result
@@ -174,13 +175,19 @@ def collect_in_lots(
     lots.do(function, ([texts] for texts in lots_of(reading.corpus)), report, receive=receive)
     if not reading.counts["texts"]:
         raise InputError("the corpus holds no text: expected at least one")
-    return collected(reading, collectors)
+    return [collector.collected(reading) for collector in collectors]
+
+
+def _made(
+    model: Model, heads: Heads, makers: Sequence[Maker], by_norm: Sequence[Maker]
+) -> tuple[NormWeighted | None, list[Scoring], list[Scoring]]:
+    weighted: Any = NormWeighted(model, heads.stack, heads.attention) if by_norm else None  # pyright: ignore
+    return weighted, [make(model) for make in makers], [make(weighted) for make in by_norm]
 
 
 def lots_of(corpus: Iterable[AnnotatedText]) -> Iterator[list[AnnotatedText]]:
     """The texts, as many at a time as have `LOT_WORDS` words together."""
-    lot: list[AnnotatedText] = []
-    words = 0
+    lot, words = list[AnnotatedText](), 0
     for text in corpus:
         lot.append(text)
         words += len(text.words)
@@ -194,8 +201,7 @@ def lots_of(corpus: Iterable[AnnotatedText]) -> Iterator[list[AnnotatedText]]:
 def _read_lot(
     model: Model, heads: Heads, makers: Sequence[Maker], by_norm: Sequence[Maker], texts: Sequence[AnnotatedText]
 ) -> list[Any]:
-    weighted = NormWeighted(model, heads.stack, heads.attention) if by_norm else None  # pyright: ignore
-    collectors, weighing = [make(model) for make in makers], [make(weighted) for make in by_norm]  # pyright: ignore
+    weighted, collectors, weighing = _made(model, heads, makers, by_norm)
     reading = Reading(model, texts, heads=heads, weighted=weighted)
     read(reading, collectors, weighing)
     return [reading.counts, reading.documents, [each.state() for each in (*collectors, *weighing)]]
@@ -204,25 +210,16 @@ def _read_lot(
 def measured(
     maker: Maker, model: Model, corpus: Iterable[AnnotatedText], *, seed: int = 0, progress: Progress | None = None
 ) -> Measured:
-    """What one behaviour alone says: rows of `tables/heads`, every rival's value, and what was read and left out."""
+    """One behaviour alone: rows of `tables/heads`, every rival's value, and what was read and left out."""
     whole_number("seed", seed)
-    (collected_sums,) = collect_in_lots(Reading(model, corpus, progress), [maker])
-    if isinstance(collected_sums, InputError):
-        raise collected_sums
-    return collected_sums.measured(seed=seed)
-
-
-def summary(reading: Reading) -> dict[str, Any]:
-    """What every collector says of the text: its name, how many documents it holds, and what stands before it."""
-    model, heads = reading.model, reading.read
-    tokenizer = model.tokenizer if heads.attention == "cross" else tokenizer_of(model, heads)
-    start = bool(tokenizer and tokenizer.prefix)
-    name = getattr(reading.corpus, "name", "texts")
-    return {"corpus": name, "documents": len(reading.documents), "start_token": start}
+    (collected,) = collect_in_lots(Reading(model, corpus, progress), [maker])
+    if isinstance(collected, InputError):
+        raise collected
+    return collected.measured(seed=seed)
 
 
 def refuse_unread(counts: Mapping[str, int], name: str) -> None:
-    """A text of which the model's tokenizer knows hardly anything was not read."""
+    """Refuse a text that the model's tokenizer hardly knows."""
     unknown, tokens = counts.get("unknown tokens", 0), counts.get("tokens", 0)
     if tokens and unknown > UNREADABLE * tokens:
         raise InputError(

@@ -1,7 +1,7 @@
 """Which keys does each simple rule name? From a fixed offset up to the parse and to chains of reference.
 
-A rule of one word names that word where there is one: the last verb. A rule of many names them all: every noun. The
-rules stand in four groups, the simplest first; each group is judged by what it adds to those before it.
+Some rules name one word (the last verb), others several (every noun). The rules are in four groups, the simplest first;
+each group is judged by what it adds to those before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,7 +47,7 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Pairs:
-    """Queries of a batch, and the keys that they see; words are counted in their window."""
+    """Queries of a batch, and the keys they see; words are counted in their window."""
 
     batch: Batch
     prompt: Int[Tensor, " item"]
@@ -57,7 +57,7 @@ class Pairs:
 
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompt, query and key of each pair, the key 0 where it is no other word."""
+        """Prompt, query and key of each pair; the key is 0 if it is no other word."""
         prompt, query = self.prompt[self.item], self.query[self.item]
         return prompt, query, torch.where(self.is_other, self.key, 0)
 
@@ -79,7 +79,7 @@ class Pairs:
 
     @property
     def first_position(self) -> Bool[Tensor, " pair"]:
-        """What holds the first position: a start token, or else the first word."""
+        """Whether the key is the first position: a start token, or else the first word."""
         starts = self.batch.word_of[:, 0] < 0
         first = torch.where(starts, BEFORE_ALL, self.batch.word_of[:, 0])
         return self.key == first[self.prompt[self.item]]
@@ -91,13 +91,13 @@ class Pairs:
         return self.batch.by_word(lambda text: [numbers.get(tag, -1) for tag in text.tags or ()])
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
-        """The tags of query and key as one number, tag x tag; -1 where either has none or the key is the query."""
+        """The tags of query and key as one number, tag x tag; -1 if either has none or the key is the query."""
         prompt, query, key = self._index
         tags = self.tags[prompt, query], self.tags[prompt, key]
         return torch.where(self.is_other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
-        """The number of the key's form, and -1 where it is no other word; new forms are added to `numbers`."""
+        """The number of the key's form, -1 if it is no other word; new forms are added to `numbers`."""
         prompt, _, key = self._index
         return torch.where(self.is_other, self._numbered(numbers)[prompt, key], -1)
 
@@ -113,11 +113,11 @@ class Pairs:
         return [self.is_other & (form[prompt, key] == query_form), self.is_other & is_after]
 
     def _rule_keys(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
-        """Where the key is the word that a rule chooses; a rule that chooses none has -1."""
+        """Whether the key is the choice of each rule (-1: it has none)."""
         return [self.is_other & (each[self.item] == self.key) for each in words.unbind(1)]
 
     def _by_rule(self, rules: Sequence[Callable[[Items], Tensor]]) -> Int[Tensor, "item rule"]:
-        none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # nothing is sought
+        none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # no targets
         items = Items(self.batch, self.prompt, self.query, torch.zeros_like(self.query), none, none)
         return torch.stack([rule(items) for rule in rules], 1)
 
@@ -142,9 +142,11 @@ class Pairs:
                 for head, name in zip(text.heads or (), text.relations or (), strict=False)
             ]
         )
-        up = self.is_other & (heads[prompt, query] == key), edges[prompt, query]
-        down = self.is_other & (heads[prompt, key] == query), edges[prompt, key]
-        linked_by = [linked & (edge == number) for linked, edge in (up, down) for number in range(len(_EDGES))]
+        to_head = self.is_other & (heads[prompt, query] == key), edges[prompt, query]
+        to_dependent = self.is_other & (heads[prompt, key] == query), edges[prompt, key]
+        linked_by = [
+            linked & (edge == number) for linked, edge in (to_head, to_dependent) for number in range(len(_EDGES))
+        ]
         chains = self.batch.by_word(_chains)
         same_chain = (chains[prompt, query] == chains[prompt, key]) & (chains[prompt, query] >= 0)
         return [*linked_by, self.is_other & same_chain]

@@ -19,25 +19,25 @@ N_KINDS = 20 * 3 * 33  # of words: by tag, none and foreign ones too; order; sid
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Items of which a head chooses a word, and what rules choose. Words are offsets from the word that asks."""
+    """Items with the choices of heads and rules. Words are offsets from the query."""
 
     measure: Array  # item: its number among the measures
     groups: Array  # item: of its document
     rules: Array  # item rule
     hits: Array  # item rule: whether the rule's word is right
-    sought: Array  # item rule: whether it is right of any item with the same query and measure
+    sought: Array  # item rule: whether it is right for any item with the same query and measure
     words: Array  # item head: NO_CHOICE where several words tie
     right: Array  # item head
-    mass: Array  # item head: the attention on what is chosen
+    mass: Array  # item head: the attention on the chosen word
     kinds: Array  # item head: the kind of the word that it chooses (`Items.kinds`), -1 where several tie
     rule_kinds: Array  # item rule: the same
-    target: Array  # item: the word that is sought, the last of several
+    target: Array  # item: the last of several
     target_kind: Array  # item
-    first: Array  # item: whether its word is the first that its query seeks: one choice is right of no other
+    first: Array  # item: whether it is the first of its query: one choice is right for no other
 
     @staticmethod
     def joined(parts: "Sequence[Outcomes]") -> "Outcomes":
-        """The items of all parts, as numpy has them."""
+        """The items of all parts, as numpy arrays."""
         return Outcomes(*(torch.cat([getattr(part, each.name) for part in parts]).numpy() for each in fields(Outcomes)))
 
     def subset(self, index: np.ndarray) -> "Outcomes":
@@ -46,7 +46,7 @@ class Outcomes:
 
     @cached_property
     def strictest(self) -> int:
-        """The rule that is right of most of the items."""
+        """The rule that is right for most items."""
         return int(self.sought.mean(0).argmax())
 
     @cached_property
@@ -62,7 +62,7 @@ class Outcomes:
 
     @cached_property
     def in_group(self) -> np.ndarray:
-        """1 where an item is of a group of documents (group item)."""
+        """1 if an item is in a group of documents (group item)."""
         in_group = np.zeros((N_GROUPS, len(self.groups)))
         in_group[self.groups, np.arange(len(self.groups))] = 1
         return in_group

@@ -1,10 +1,10 @@
-"""Is a head about syntax, or would the simplest rule do as well? And could this text have told?
+"""Is a head about syntax, or would the simplest rule do as well? And could this text show the difference?
 
-A head that goes from objects to their verbs may only go to the last verb. Items where that rule and the tree differ are
-hard. Two rules are a head's rivals: the one that is right most often, and the one that this head's choices follow best.
-A head that `BEATS` them is right more often than the first on all items too. One that is `BEYOND` the rule is so on
-hard items alone. Where a perfect head would be neither, nothing can be told (`analyses.scoring.power`). A head that
-looks from verbs to nouns may look at nouns whoever asks: its rival is itself, from words of other tags.
+A head that looks from objects to their verbs may only look at the last verb. Items on which that rule and the tree
+differ are hard. A head has two rivals: the rule that is right most often, and the rule that its choices follow best. A
+head that `BEATS` them is also right more often than the first on all items; one that is `BEYOND` the rule is so on hard
+items only. If even a perfect head would be neither, we cannot tell (`analyses.scoring.power`). A head that looks from
+verbs to nouns may look at nouns from anywhere: its rival is itself, from words of other tags.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,21 +30,21 @@ from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
 BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = "beats", "beyond the rule", "cannot tell", "equivalent", "worse"
-FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # on which rule and tree differ: fewer tell nothing
-PREDICTED, MASS = 0.7, 0.3  # of its choices that a rule surely predicts to name a head, and of its attention on them
-AS_GOOD = 0.05  # a simpler rule that predicts this little less is the head's name
+FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # hard items and their documents: fewer say nothing
+PREDICTED, MASS = 0.7, 0.3  # a rule names a head if it surely predicts so many choices, with so much attention
+AS_GOOD = 0.05  # a simpler rule that predicts only this much less names the head
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
-OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN` is the rule of a head that likes nouns whoever asks
-LIKED = 0.5  # of what a lift has beyond 1: a head of which words of other tags have so much likes a tag whoever asks
-CAPACITY = 200_000  # items whose choices are kept: a few bytes a head each
+OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN`: the head likes nouns from any word
+LIKED = 0.5  # of a lift beyond 1: if words of other tags have so much, the head likes the tag from any word
+CAPACITY = 200_000  # items whose choices are kept, a few bytes a head each
 _WORDS = ("rules", "words", "target", "kinds", "rule_kinds", "target_kind")  # fields that are words or their kinds
 
 _TESTED = ("difference", "ci_low", "own_low", "margin", "margin_low", "margin_p", "second_low", "second_p")
 
-Pair = tuple[int, int, int, int]  # the word that asks, the one sought, the measure's number, and where it is annotated
+Pair = tuple[int, int, int, int]  # query, target, the measure's number, and the annotated word
 
 
-# Which words ask for which, and which simple rules might find them as well?
+# Pairs of words, and the simple rules that might find them too.
 
 
 def _offset_rule(offset: int) -> Rival:
@@ -54,16 +54,16 @@ def _offset_rule(offset: int) -> Rival:
 OFFSETS = tuple(map(_offset_rule, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
 """Rules that look at a fixed offset in words."""
 UNIFORM = Rival("uniform", None)
-"""All other visible words alike: right as often as chance."""
+"""All other visible words alike: right by chance."""
 CLASSES = tuple(tuple(each.split("/")) for each in DECLARED["tags"]["classes"].split())
-"""Sets of tags: a head that goes to the nearest word of one need not know which word is related to which."""
+"""Sets of tags: a head may look at the nearest word of one without knowing any relation."""
 
 
 def nearest(tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Rival:
-    """The rule that looks at the nearest word of some tags before the word that asks, or behind it.
+    """The rule that looks at the nearest word with one of the tags, before the query or after it.
 
-    Of several such words in a row it takes the nearest, or the last one: the head of "the last dinosaur bone". It reads
-    tags, and nothing else of the annotation; a text without tags has no such word.
+    From several such words in a row it takes the nearest, or the last one: the head of "the last dinosaur bone". It
+    reads no annotation but tags; a text without tags has no such word.
     """
     name = f"{'last' if backward else 'next'} {'/'.join(tags)}" + " (end of its run)" * last_of_run
     return Rival(name, lambda items: items.nearest(tags, backward=backward, last_of_run=last_of_run))
@@ -81,9 +81,9 @@ LADDER = (
     Rival("noun before the last preposition", lambda items: _noun_before(items, items.nearest(["ADP"], backward=True))),
     Rival("subject of the clause before", lambda items: items.subject_before()),
 )
-"""Rules that find many subjects over what stands between."""
+"""Rules that find many subjects across other words."""
 BACKWARD = tuple(rule for rule in NEAREST if rule.name.startswith("last"))
-"""What is known before the next word is."""
+"""The rules that need no later word."""
 
 
 def _noun_before(items: Any, start: Array | None = None) -> Array:
@@ -91,12 +91,12 @@ def _noun_before(items: Any, start: Array | None = None) -> Array:
 
 
 RELATIONS = tuple(DECLARED["tags"]["relations"].split())
-"""The relations of Universal Dependencies that are asked of every text."""
+"""The measured relations of Universal Dependencies."""
 WAYS = ("dependent->head", "head->dependent")
 
 
 def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[AnnotatedText], list[Pair]]:
-    """What gives the pairs of a text: of each relation some `WAYS`, all of one relation together."""
+    """A function that gives the pairs of a text: for each relation some `WAYS`, numbered relation by relation."""
     numbers = {name: number for number, name in enumerate(relations)}
 
     def pairs(text: AnnotatedText) -> list[Pair]:
@@ -105,14 +105,14 @@ def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[Ann
             number = numbers.get(name)
             if head != ROOT and number is not None:
                 ends = {WAYS[0]: (dependent, head), WAYS[1]: (head, dependent)}
-                rows += [(*ends[way], len(ways) * number + at, dependent) for at, way in enumerate(ways)]
+                rows += [(*ends[way], len(ways) * number + index, dependent) for index, way in enumerate(ways)]
         return sorted(rows)
 
     return pairs
 
 
 def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
-    """What gives the pairs of a measure of word pairs."""
+    """A function that gives the pairs of a measure, checked."""
 
     def pairs(text: AnnotatedText) -> list[Pair]:
         assert measure.pairs is not None
@@ -130,18 +130,18 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
     return pairs
 
 
-# What heads and rules choose.
+# The choices of heads and rules.
 
 
 class Records:
-    """What heads and rules chose, item by item.
+    """The choices of heads and rules, item by item.
 
-    `tiers` are the rules, the simplest first: of two tiers that predict a head as well, the simpler one names it.
+    `tiers` are the rules, the simplest first: if two tiers predict a head equally well, the simpler one names it.
     """
 
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
-        self.unseen = np.full(len(measures), np.nan)  # by measure, items that the model does not show; NaN: not counted
+        self.unseen = np.full(len(measures), np.nan)  # by measure, items with an invisible target; NaN: not counted
         self.rules = [rule for tier in tiers for rule in tier]
         self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
@@ -150,15 +150,15 @@ class Records:
 
     @property
     def full(self) -> bool:
-        """Whether there are enough, so that none need be added."""
+        """Whether no more are needed."""
         return self.n >= CAPACITY
 
     def state(self) -> list[Any]:
-        """What was chosen, in plain values."""
+        """The choices, in plain values."""
         return [self.unseen, self.parts, filled(torch.from_numpy(self.kinds).flatten()), self.n]
 
     def merge(self, state: list[Any]) -> None:
-        """Add what was chosen in other texts, as long as there is room."""
+        """Add the choices in other texts, as long as there is room."""
         if not self.full:
             unseen, parts, kinds, n = state
             self.unseen += unseen
@@ -175,7 +175,7 @@ class Records:
         self.n += len(outcomes.measure)
 
     def rows(self, seed: int) -> list[tuple[pd.DataFrame, HardItems]]:
-        """What is said of every head and measure, before anything is judged; and what planted heads would meet."""
+        """The rows of every head and measure before any verdict, with the hard items of each measure."""
         if not self.parts:
             return []
         choices_of_all, tables = Outcomes.joined(self.parts), []
@@ -193,11 +193,11 @@ class Records:
     def _rows(
         self, number: int, chooses: Outcomes, reports: Outcomes, seed: int
     ) -> tuple[dict[str, object], HardItems]:
-        """What one measure's items say of every head."""
+        """The columns of one measure, for every head."""
         best = chooses.strictest
-        second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best where that one errs
+        second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best where the first errs
         n_words, n_right = self.kinds[:, 0, number]  # of the half that chooses
-        rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # one more than seen: kinds that are rare prove little
+        rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # one more than seen, because rare kinds prove little
         hard = ~reports.sought[:, [best]]
         chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
         rules = np.full(reports.words.shape[1], best), chooses.predicted.argmax(0)
@@ -230,12 +230,12 @@ class Records:
         return columns, HardItems.of(reports, best, second, rates)
 
     def _against(self, items: Outcomes, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Each head beside one rule (a column of `rules` a head), where that rule chooses no word that is sought."""
+        """Each head against its rule (a column of `rules`), on the items where that rule chooses no target."""
         differ = ~items.sought[:, rule]  # item head
-        right, theirs = items.right, items.words == items.rules[:, rule]
-        difference = items.over_groups(right.astype(float) - theirs, differ.astype(float), seed)
+        right, rule_hits = items.right, items.words == items.rules[:, rule]
+        difference = items.over_groups(right.astype(float) - rule_hits, differ.astype(float), seed)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, theirs)]
+            shares = [(hits & differ).sum(0) / differ.sum(0) for hits in (right, rule_hits)]
         return {
             "rival": self.names[rule],
             "hard_items": differ.sum(0),
@@ -247,7 +247,7 @@ class Records:
         }
 
     def _followed(self, chooses: Outcomes, items: Outcomes, seed: int) -> dict[str, object]:
-        """How well a rule predicts each head's choices: the simplest of those as good as the best on one half."""
+        """How well a rule predicts each head's choices: the simplest that is as good as the best on one half."""
         right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
         tiers = [*np.split(chooses.predicted, self.ends[:-1]), right[None]]
         leaders = np.stack([tier.max(0) for tier in tiers])
@@ -267,7 +267,7 @@ class Records:
 
 
 def followed(records: Sequence[Records], *arguments: Any) -> Callable[..., pd.DataFrame] | None:
-    """`rules_table` of these, for whoever asks: a page does, and labels; worked out once for each seed."""
+    """`rules_table` of these records, computed once for each seed; None without records."""
     return cache(partial(rules_table, records, *arguments)) if records else None
 
 
@@ -280,12 +280,12 @@ def rules_table(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a head and measure: the rows of `tables/rules`, of the half of the documents that chose nothing.
+    """One row a head and measure: the rows of `tables/rules`, from the reporting half of the documents.
 
     `docs/negative_findings.md` describes the columns. Intervals are 95% over documents, each p is one-sided. `p_both`
-    is the largest of the p of margin, difference and chance, `p_beyond` the same with `second` in place of the margin.
-    `q` and `q_beyond` are of these, over all chosen words that can be tested and over all lifts, apart. The rival of a
-    lift is the lift with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
+    is the largest of the p of margin, difference and chance; `p_beyond` has `second` instead of the margin. `q` and
+    `q_beyond` are of these, over all testable choices and over all lifts, separately. The rival of a lift is the lift
+    with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
     """
     measured = [each for records_of_kind in records for each in records_of_kind.rows(seed)]
     tables = [*(rows for rows, _ in measured), *_lift_rows(records[0].heads, lifted, lifts, seed)]
@@ -309,7 +309,7 @@ def rules_table(
     shared &= table[["value", "rival_value"]].min(axis=1) >= 1 + NOTABLE
     likes = np.where(shared & (verdict != BEATS), ANY_WORD + table["measure"].str.rpartition(">")[2], NO_RULE)
     is_more = np.isin(verdict, [BEATS, BEYOND]) | np.isnan(detectable)
-    is_more |= table["measure"].str.contains(STRATUM, regex=False)  # a rule that names a head names all of its choices
+    is_more |= table["measure"].str.contains(STRATUM, regex=False)  # a rule that names a head covers all its choices
     follows = table["rule"].where(~is_more | table["rule"].isin([RELATION, ANTECEDENT]), NO_RULE)
     rule = follows.where(~of_tags, pd.Series(likes, table.index))
     table = table.assign(behaviour=behaviour, corpus=corpus, detectable=detectable, verdict=verdict, rule=rule)
@@ -319,7 +319,7 @@ def rules_table(
 def tests(table: pd.DataFrame) -> dict[str, np.ndarray]:
     """Which rows beat their rivals, and which are right beyond the rule, by the largest of their p and over all rows.
 
-    Lifts are a family of their own: the many that differ would ease the bar of relations.
+    Lifts are a separate family, because many of them differ and would ease the bar of relations.
     """
     of_tags = (table["rival"] == OTHERS).to_numpy()
     fewest = [table[[name, f"own_{name}"]].min(axis=1) for name in ("hard_items", "hard_documents")]
@@ -343,17 +343,17 @@ def tests(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def plain_name(rule: object) -> str | None:
-    """The label of a head by the rule that it follows, `rule:last VERB` or `rule:any->NOUN`; None of one without."""
+    """The label of a head by the rule that it follows, `rule:last VERB` or `rule:any->NOUN`; None without a rule."""
     return f"rule:{rule}" if isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT} else None
 
 
 def called_beside(label: str, row: Mapping[str, Any]) -> str | None:
-    """The label of a head by a row of `tables/rules`: its measure's where it beats the rules, else a plain name."""
+    """The label of a head by a row of `tables/rules`: its measure's if it beats the rules, else a plain name."""
     return label if row["verdict"] == BEATS else plain_name(row["rule"])
 
 
 def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | None, seed: int) -> list[pd.DataFrame]:
-    """Lifts on the half that chose nothing, beside what words of other tags would make of them."""
+    """Lifts on the reporting half, against those by the odds of words of other tags."""
     if lifts is None or not measures:
         return []
     half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)
@@ -390,5 +390,4 @@ def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | Non
 
 
 def _interval(mean: Estimate, name: str, prefix: str = "") -> dict[str, np.ndarray]:
-    """A mean with both ends."""
     return {name: mean.value, f"{prefix or name}_low": mean.low, f"{prefix or name}_high": mean.high}

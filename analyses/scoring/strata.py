@@ -1,7 +1,7 @@
-"""Which items of a measure are of one sort? A few declared ones, in which a head may do its part of a job.
+"""Which items of a measure are of one sort? A few declared strata, in which a head may do a part of the job.
 
-Whether a rule is right is no stratum: where the rule is wrong, any second rule would earn a name. The pairs that a
-causal model is asked for in the row before their first word stand here too.
+Whether a rule is right is no stratum: if it is wrong, any second rule would earn a name. The pairs that a causal model
+predicts in the row before their first word are here too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,9 +24,9 @@ _GENDERS = {PRONOUNS[form] for form in GENDERED}
 
 
 def of_pair(text: AnnotatedText, query: int, target: int) -> list[str]:
-    """The strata of two words of a tagged text, by what stands strictly between them.
+    """The strata of two words of a tagged text, by what is strictly between them.
 
-    An attractor is a noun or name of another number than the noun, name or pronoun of the pair; the text has features.
+    An attractor is a noun or name whose number differs from that of the pair's noun, name or pronoun (by features).
     """
     tags, feats = text.tags or (), text.feats
     between = range(min(query, target) + 1, max(query, target))
@@ -50,7 +50,7 @@ def of_pronoun(item: AntecedentItem) -> list[str]:
 
 
 def narrowed(measure: Measure, stratum: str, **fields: Any) -> Measure:
-    """The measure of one stratum alone; `fields` say what it claims there."""
+    """The measure restricted to one stratum; `fields` has its claims."""
     label = Label.parse(measure.name)._replace(stratum=stratum)
     alone: dict[str, Any] = {"label": "", "together": "", "reference": "", "recorded": ""}
     alone |= {"name": str(label), "title": f"{measure.title}, {stratum}", "words": measure.words.within(stratum)}
@@ -60,7 +60,7 @@ def narrowed(measure: Measure, stratum: str, **fields: Any) -> Measure:
 def in_strata(
     pairs: Callable[[AnnotatedText], list[Pair]], columns: Mapping[int, Mapping[str, int]]
 ) -> Callable[[AnnotatedText], list[Pair]]:
-    """The pairs, and again those of some measures by stratum; `columns` has for a measure's number that of each."""
+    """The pairs, with those of some measures again by stratum; `columns` has the strata's numbers by measure."""
 
     def pairs_and_strata(text: AnnotatedText) -> list[Pair]:
         rows = pairs(text)
@@ -73,7 +73,7 @@ def in_strata(
 
 
 def strata_of(measures: Sequence[Measure]) -> tuple[list[Measure], dict[int, dict[str, int]]]:
-    """The strata of those measures that have some, each a measure; and by the number of a measure that of each."""
+    """The strata of the measures that have some, as measures; and the strata's numbers by measure."""
     narrow: list[Measure] = []
     columns: dict[int, dict[str, int]] = {}
     for number, measure in enumerate(measures):
@@ -92,14 +92,14 @@ PREDICTED = (
     *(("nsubj", "head->dependent"), ("obj", "dependent->head")),
     *(("aux-subject", "dependent->head"), ("reflexive", "dependent->head")),
 )
-"""What a causal model has to choose: a verb by its subject, an object by its verb; auxiliaries, copulas and himself by
-the subject of what they depend on."""
+"""What a causal model predicts: a verb by its subject, an object by its verb, auxiliaries, copulas and reflexives by
+the subject of their head."""
 _FINITE = {"aux", "aux:pass", "cop"}
 
 
 @by_text
 def predicted(text: AnnotatedText) -> list[Pair]:
-    """The pairs of `PREDICTED`, each asked in the row before its first word."""
+    """The pairs of `PREDICTED`, each read in the row before its first word."""
     heads, relations = text.heads or (), text.relations or ()
     edges_of_text = [*enumerate(zip(heads, relations, strict=False))]
     subjects = {head: word for word, (head, name) in edges_of_text if name in {"nsubj", "nsubj:pass"}}

@@ -153,13 +153,15 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
 
 @pytest.mark.slow
 def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
-    found = coreference.effects(model, pairs=120)
-    two_people, one = (next(task for task in found.tasks if task["task"] == name) for name in ("gender", "name-gender"))
+    result = coreference.effects(model, pairs=120)
+    two_people, one = (
+        next(task for task in result.tasks if task["task"] == name) for name in ("gender", "name-gender")
+    )
     assert one["refused"] is None
     assert one["accuracy"] == 1.0
     assert 0.6 < two_people["accuracy"] < 0.9  # of 120 independent prompts that would be more than a coin gets
     assert "a coin would do as well" in two_people["refused"]
-    rows = found.table.loc[found.table["intervention"] == "noise"]
+    rows = result.table.loc[result.table["intervention"] == "noise"]
     assert {*rows["task"]} == {"name-gender"}
     assert {*rows["n"]} == {60}
     assert [*map(tuple, causes(rows, "name-gender")[["layer", "head"]].to_numpy())] == [(3, 4), (2, 6)]
@@ -169,9 +171,9 @@ def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
     model = load("default")
     initialise(model, 0)
     monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
-    found = coreference.effects(model)
-    assert all("a coin would do as well" in task["refused"] for task in found.tasks)
-    assert found.table.empty
+    result = coreference.effects(model)
+    assert all("a coin would do as well" in task["refused"] for task in result.tasks)
+    assert result.table.empty
 
 
 @pytest.mark.slow
@@ -181,6 +183,6 @@ def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth():
     for _ in range(600):
         names, frames = rng.integers(0, 20, n), rng.integers(0, 10, n)
         own = rng.normal(0, 0.2, n) + rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
-        found = shares((0.4 + own)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
-        covered.append(found.low[0] <= 0.4 <= found.high[0])
+        result = shares((0.4 + own)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
+        covered.append(result.low[0] <= 0.4 <= result.high[0])
     assert 0.92 <= np.mean(covered) <= 0.98

@@ -27,7 +27,7 @@ RELATIONS = ("det", "nsubj", "obj", "amod", "obl")
 def texts(count: int = 60, length: int = 14, seed: int = 0) -> list[AnnotatedText]:
     """Annotation by chance, so that no two rules name the same keys."""
     rng = np.random.default_rng(seed)
-    found = []
+    result = []
     for number in range(count):
         heads = [int(head) for head in rng.integers(0, length, length)]
         heads = [ROOT if head == at else head for at, head in enumerate(heads)]
@@ -39,8 +39,8 @@ def texts(count: int = 60, length: int = 14, seed: int = 0) -> list[AnnotatedTex
             "relations": tuple("root" if head == ROOT else rng.choice(RELATIONS) for head in heads),
             "mentions": tuple(Mention(at, at + 1, at, "ab"[k % 2]) for k, at in enumerate(places)),
         }
-        found.append(replace(plain, **annotated))
-    return found
+        result.append(replace(plain, **annotated))
+    return result
 
 
 DECODER = Planted(WORDS, [[offset(-1), uniform]], n_ctx=40, causal=True, start="<s>").build()
@@ -152,12 +152,12 @@ def test_of_a_head_close_to_uniform_nothing_is_said(seen):
 
 
 def test_planted_models_are_explained_by_what_was_planted():
-    found = explain(DECODER, texts(80))
-    mixture = shares(found.table, "mixture")
+    result = explain(DECODER, texts(80))
+    mixture = shares(result.table, "mixture")
     assert mixture["offset -1"] == pytest.approx(13 / 14, abs=0.01)  # before the first word stands the start token
-    assert shares(found.table, "shapley")["position"] > 0.8 * shares(found.table, "nested")[ALL_GROUPS]
-    assert shares(found.table, "mixture", 1).isna().all()
-    assert set(found.table["corpus"]) == {"texts"}
+    assert shares(result.table, "shapley")["position"] > 0.8 * shares(result.table, "nested")[ALL_GROUPS]
+    assert shares(result.table, "mixture", 1).isna().all()
+    assert set(result.table["corpus"]) == {"texts"}
 
 
 def test_one_document_cannot_be_both_fitted_and_reported():

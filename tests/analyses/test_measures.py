@@ -77,15 +77,15 @@ def test_positional_scorers_add_up_what_is_claimed(read_text):
 def test_induction_adds_up_what_is_claimed_on_repeats():
     model = random_model(causal=True)
     measure, length = OURS["position"]["induction"], position.repeat_length(model)
-    found = position.induction(model, length, 0).totals.finish()
+    result = position.induction(model, length, 0).totals.finish()
     ids = position.repeated(model, length, 40, 0)
     window = position.repeats(model, length, 40, 0)[0]
     looks = measure.keys_of(window)
-    assert found.rows[:, 0, 0].sum() == 40 * len(looks)
+    assert result.rows[:, 0, 0].sum() == 40 * len(looks)
     pattern = run(model, ids, "decoder.*.attn.pattern")
     every = torch.cat([pattern[f"decoder.{layer}.attn.pattern"] for layer in range(2)], 1).double()
     mass = sum(every[:, :, row, sorted(keys)].sum((0, -1)) for row, keys in looks.items())
-    torch.testing.assert_close(found.scores[:, :4, 0].sum(0), mass, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(result.scores[:, :4, 0].sum(0), mass, rtol=1e-5, atol=1e-5)
 
 
 def test_lifts_add_up_what_is_claimed(read_text):
@@ -144,7 +144,7 @@ def test_antecedents_are_chosen_among_what_is_claimed():
                     share[measure.name] += claimed.sum(-1) / own[:, candidates].sum(-1)
                     right[measure.name] += (claimed.amax(-1) >= own[:, candidates].amax(-1)).double()
                     n[measure.name] += 1
-    for reader in collector.scorers:
+    for reader in collector.parts:
         totals = reader.totals["kept"]
         for at, measure in enumerate(reader.measures):
             assert totals.rows[:, 0, at].sum() == n[measure.name] > 0

@@ -89,8 +89,8 @@ def test_rivals_intervals_and_chance():
     assert (table["null"].notna() & (table["n"] == 30)).all()
     first = Rival("the first word", lambda items: 0 * items.query)
     mine = own_behaviour([Measure("mine", pairs=before_the_verb, rivals=(OF_WORDS[0], first))])
-    found = measured(mine.collector, model, texts)
-    values = found.baselines.query("sink == 'kept'").set_index("baseline_name")["value"].round(6)
+    result = measured(mine.collector, model, texts)
+    values = result.baselines.query("sink == 'kept'").set_index("baseline_name")["value"].round(6)
     assert values.to_dict() == {"uniform": round(1 / 3, 6), "the first word": 0.0}
 
 
@@ -106,14 +106,14 @@ def test_a_users_head_is_labelled(tmp_path):
 
     def labelled(**more):
         mine = own_behaviour([Measure("mine", pairs=before, rivals=OF_WORDS[:1], **more)])
-        found = label(model, {mine.name: texts}, behaviours=[mine], documents=6, words=12)
-        assert found.evidence["effect"].notna().any()
+        result = label(model, {mine.name: texts}, behaviours=[mine], documents=6, words=12)
+        assert result.evidence["effect"].notna().any()
         heads = measured(mine.collector, model, texts)
-        tables = {"heads": heads.heads, "labels": found.labels, "evidence": found.evidence}
+        tables = {"heads": heads.heads, "labels": result.labels, "evidence": result.evidence}
         (first,) = sentences(tables, facts(tables, {mine.name: mine}), {mine.name: mine})
-        bars = dict(zip(found.evidence["measure"], found.evidence["bar"], strict=True))
+        bars = dict(zip(result.evidence["measure"], result.evidence["bar"], strict=True))
         page = " ".join(map(plain, attention(mine, heads, bars)))
-        labelled = found.labels.loc[found.labels["label"] == "mine", ["layer", "head"]]
+        labelled = result.labels.loc[result.labels["label"] == "mine", ["layer", "head"]]
         return labelled.to_numpy().tolist(), first.text, page
 
     heads, first, page = labelled(of_words=False)
@@ -161,9 +161,9 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch,
 def test_errors_in_a_file_are_one_line(tmp_path, code, message):
     path = tmp_path / "own.py"
     path.write_text(code)
-    with pytest.raises(InputError, match=re.escape(message)) as found:
+    with pytest.raises(InputError, match=re.escape(message)) as result:
         read_file(path)
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(result.value)
     with pytest.raises(InputError, match="no file"):
         read_file(tmp_path / "nowhere.py")
 

@@ -50,11 +50,11 @@ def test_previous_token_scores_equal_those_from_eager_attentions(name, request, 
 def test_windows_score_every_word_of_a_long_text_once():
     words = [f"w{number % 50}" for number in range(300)]
     model = Planted(sorted(set(words)), [[offset(-1)]], n_ctx=40, start="<s>").build()
-    found = measured(position.Collector, model, [AnnotatedText.plain(" ".join(words), "long")])
-    table = found.heads
+    result = measured(position.Collector, model, [AnnotatedText.plain(" ".join(words), "long")])
+    table = result.heads
     row = table[(table.measure == "previous-token") & (table.sink == "kept")].iloc[0]
     assert (row.n, row.value) == (299, pytest.approx(1.0, abs=1e-6))
-    assert found.counts["texts longer than the context, read in windows"] == 1
+    assert result.counts["texts longer than the context, read in windows"] == 1
 
 
 def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents():

@@ -10,6 +10,7 @@ ENTITIES = "# global.Entity = GRP-etype-infstat-minspan-link-identity"
 GAP = "ID\tText\tPronoun\tPronoun-offset\tA\tA-offset\tA-coref\tB\tB-offset\tB-coref\tURL"
 SENTENCES = "sentid\tsentence"
 CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text("utf-8"))
+FILES = {name: text.split("\n") for name, text in CASES["files"].items()}
 
 
 def texts(kind: str, *lines: str) -> list[AnnotatedText]:

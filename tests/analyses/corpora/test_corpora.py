@@ -14,32 +14,11 @@ from analyses.scoring.antecedents import RIVALS, AntecedentItem, antecedent_item
 from interp.annotation import ROOT, AnnotatedText, Mention
 from interp.errors import InputError
 from models.stories import GENERATORS
-from tests.analyses.corpora.made_corpora import CASES, ENTITIES, novel, texts, word
+from tests.analyses.corpora.made_corpora import CASES, ENTITIES, FILES, novel, texts, word
 
 SharedFile = Callable[..., Path]
 RULES = {rival.name: rival.looks for rival in RIVALS}
-NEGATED = [
-    "# newdoc id = book-one",
-    "# sent_id = book-one-0001",
-    word(1, "He", "PRON", 4, "nsubj"),
-    word("2-3", "didn't"),
-    word(2, "did", "AUX", 4, "aux"),
-    word(3, "n't", "PART", 4, "advmod"),
-    word(4, "run", "VERB", 0, misc="SpaceAfter=No"),
-    word("4.1", "run", "VERB"),
-    word(5, ".", "PUNCT", 4, "punct"),
-    "",
-]
-FUSED = [
-    "# sent_id = fr-7",
-    word(1, "L'", "DET", 2, "det", misc="SpaceAfter=No"),
-    word(2, "ami", "NOUN", 0),
-    word("3-4", "du"),
-    word(3, "de", "ADP", 5, "case"),
-    word(4, "le", "DET", 5, "det"),
-    word(5, "roi", "NOUN", 2, "nmod:poss"),
-    "",
-]
+NEGATED, FUSED, BAKER, DOG, CAT = (FILES[name] for name in ("negated", "fused", "baker", "dog", "cat"))
 NOVEL = novel(
     "The/(1 King/(2) 's/ daughter/1) ,/ who/ lived/ in/ the/(3 town/ of/ Ys/(4)|3) ,/ smiled/ ./",
     "“/ It/ is/ n't/ hers/(1) ,/ ”/ he/(2) said/ ./",
@@ -209,33 +188,6 @@ def test_litbank_baselines(shared_file: SharedFile) -> None:
         assert 100 * sum(right) / len(right) == pytest.approx(percent, abs=0.3), name
 
 
-BAKER = [
-    "# newdoc id = tale",
-    ENTITIES,
-    "# meta::summary1 = [He] and [him], to be told from another format",
-    word(1, "The", head=3, entity="(1-person-new-3-coref"),
-    word(2, "old", head=3),
-    word(3, "baker", head=6),
-    word(4, "of", head=5),
-    word(5, "Ys", head=3, entity="(2-place-new-1-sgl-Ys_%28town%29)1)"),
-    word("5.1", "who"),
-    word(6, "slept", head=0),
-    "",
-]
-DOG = [
-    "# sent_id = tale-2",
-    word("1-2", "He'd"),
-    word(1, "He", head=3, entity="(1-person-giv:act-1-ana)"),
-    word(2, "'d", head=3),
-    word(3, "fed", head=0),
-    word(4, "his", head=5, entity="(3-animal-new-2-coref(1-person-giv:act-1-ana)", misc="Bridge=1<3"),
-    word(5, "dog", head=3, entity="3)", misc="SplitAnte=1<3,2<3|SpaceAfter=No"),
-    word(6, ".", head=3),
-    "",
-]
-CAT = ["# newdoc id = other", word(1, "Cats", head=2, entity="(1-animal-new-1-sgl)"), word(2, "sleep", head=0), ""]
-
-
 def test_a_document_is_one_text_with_tags_relations_and_chains(tmp_path: Path) -> None:
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress("\n".join(BAKER + DOG + CAT).encode()))
@@ -261,32 +213,10 @@ def test_the_same_file_is_sentences_when_forced(tmp_path: Path) -> None:
     assert read(f"gum:{tmp_path}").kind == read(tmp_path).kind == "gum"
 
 
-@pytest.mark.parametrize(
-    ("order", "words", "expected"),
-    [
-        # the head is as the annotation says, the highest of several, or of all; without a tree the last of them
-        *(
-            (ENTITIES, [(0, f"(1-person-new-{said}-sgl"), (1, ""), (2, "1)")], [(0, 3, head, "1")])
-            for said, head in (("2", 1), ("2,3", 1), ("_", 0), ("1,2,3", 0))
-        ),
-        (ENTITIES, [("_", "(1-person-new-1,2-sgl"), ("_", ""), ("_", "1)")], [(0, 3, 1, "1")]),
-        # CorefUD's names; brackets that repeat the values where they close
-        ("# global.Entity = eid-etype-head-other", [(2, "(e1-thing-2-"), (0, "e1)")], [(0, 2, 1, "e1")]),
-        ("# global.Entity = entity-GRP-identity", [(2, "(thing-7"), (0, "thing-7)")], [(0, 2, 1, "7")]),
-        # two of one entity, one in the other
-        (ENTITIES, [(0, "(1-a-b-1-c(1-a-b-1-c"), (1, "1)"), (1, "1)")], [(0, 3, 0, "1"), (0, 2, 0, "1")]),
-        # a mention in parts is the stretch from first to last: "old ... men", whose word 2 is men
-        (
-            ENTITIES,
-            [(5, "(12[1/2]-a-b-2-c"), (5, "12[1/2])(3-a-b-1-c)"), (5, ""), (5, ""), (0, "(12[2/2]-a-b-2-c)")],
-            [(0, 5, 1, "12"), (1, 2, 1, "3")],
-        ),
-        (ENTITIES, [(3, "(2[1/2]-a-b-_-c)"), (3, ""), (0, "(2[2/2]-a)")], [(0, 3, 2, "2")]),
-    ],
-)
+@pytest.mark.parametrize(("order", "words", "expected"), CASES["brackets"])
 def test_brackets_become_mentions(order: str, words: list[tuple[object, str]], expected: list[tuple]) -> None:
     rows = [word(number, head=head, entity=entity) for number, (head, entity) in enumerate(words, 1)]
-    (text,) = texts("gum", order, *rows)
+    (text,) = texts("gum", f"# global.Entity = {order}", *rows)
     assert text.mentions == tuple(Mention(*mention) for mention in expected)
     assert (text.heads is None) == (words[0][0] == "_")
 

@@ -10,33 +10,16 @@ from analyses.corpora import read
 from analyses.reading.inputs import Sample
 from interp import AnnotatedText, Attributes, InputError
 from interp.patterns import group_of
-from tests.analyses.corpora.made_corpora import ENTITIES
+from tests.analyses.corpora.made_corpora import FILES
 
 SharedFile = Callable[..., Path]
 COLUMNS = ("lemmas", "xpos", "feats", "misc")
-ROWS = (
-    ENTITIES,
-    "# newdoc id = tale",
-    "# sent_id = tale-1",
-    "1\tHe\the\tPRON\tPRP\tCase=Nom|Number=Sing\t4\tnsubj\t_\tEntity=(1-person-new-1-ana)",
-    "2-3\tdidn't\t_\t_\t_\t_\t_\t_\t_\tSpaceAfter=No",
-    "2\tdid\tdo\tAUX\tVBD\tTense=Past\t4\taux\t_\t_",
-    "3\tn't\tnot\tPART\tRB\tPolarity=Neg\t4\tadvmod\t_\tOld|Gloss=a=b",
-    "4\trun\trun\tVERB\tVB\t_\t0\troot\t_\t_",
-    "",
-    "# sent_id = tale-2",
-    "1-2\tdu\t_\t_\t_\t_\t_\t_\t_\t_",
-    "1\tde\tde\tADP\tP\t_\t3\tcase\t_\tLang=fr",
-    "2\tle\tle\tDET\tD\tDefinite=Def\t3\tdet\t_\t_",
-    "3\troi\troi\tNOUN\tN\tGender=Masc\t0\troot\t_\t_",
-    "\n",
-)
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "tale.conllu"
-    path.write_text("\n".join(ROWS), encoding="utf-8")
+    path.write_text("\n".join(FILES["columns"]), encoding="utf-8")
     return path
 
 

@@ -20,7 +20,9 @@ LARGE = {  # what would take long, or much memory
     "winobias": [(("[The clerk] met [she] [ " + " " * 50_000 + "x",), r'expected every "\["')],
 }
 CASES = [(kind, *case) for kind, cases in LARGE.items() for case in cases]
-for KIND, ROWS in tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8")).items():
+REFUSALS = tomllib.loads(Path(__file__).with_name("refusals.toml").read_text("utf-8"))
+READ = REFUSALS.pop("read")
+for KIND, ROWS in REFUSALS.items():
     CASES += [(KIND, row["lines"], row["says"]) for row in ROWS]
 
 
@@ -36,10 +38,7 @@ def test_a_malformed_line_is_named_in_one_line(kind: str, lines: Iterable[str], 
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.txt", "", "is empty"),
-        ("a.txt", "#begin document (a); part 0\n#end document\n", "is empty: expected LitBank"),
-        ("a.txt", "A story.\n", 'begins "A story.": CoNLL-U, .* two columns .* are read, and conllu:PATH or gum:PATH'),
-        ("bad.conllu", "1\tA\n", r"bad\.conllu, line 1: expected 10 columns between tabs, got 2"),
+        *READ["files"],
         ("a.conllu", b"\x1f\x8b\x00\x00", r"expected UTF-8, plain, \.gz or \.zst"),
         ("a.conll", f"#begin document (x)\n{'a' * 2_000_000}\n", "^[^,]*a line of more than 1,000,000 characters"),
     ],
@@ -52,19 +51,7 @@ def test_a_file_that_holds_no_corpus_is_refused(tmp_path: Path, name: str, conte
     assert str(error.value).isprintable()
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("nowhere.conllu", 'no file or directory "nowhere.conllu"'),
-        ("gap:nowhere", 'no file or directory "nowhere": name an existing one after gap:'),
-        ("lines:", 'no file or directory "": name an existing one after lines:'),  # and not the working directory
-        ("brown:nowhere", 'no kind of corpus "brown"; kinds are conllu:PATH, gum:PATH, litbank:PATH, gap:PATH'),
-        ("stories:many", "expected stories, stories:COUNT or stories:COUNT:SEED"),
-        ("stories:99999999999", "COUNT is 1 to 9999999"),
-        ("tales:1:" + "9" * 30, "SEED has at most 18 digits"),
-        ("x" * 300, "File name too long"),
-    ],
-)
+@pytest.mark.parametrize(("spec", "message"), [*READ["names"], ("x" * 300, "File name too long")])
 def test_a_wrong_name_is_refused(spec: str, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         read(spec)

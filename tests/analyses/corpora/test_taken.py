@@ -101,7 +101,7 @@ def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
     ("take", "message"),
     [
         (lambda: corpora.from_rows("a.txt"), "expected rows, got one string or path: corpora.read opens files"),
-        (lambda: corpora.from_rows(iter(["a"])), "rows that can be read again, got a list_iterator: take(list(...))"),
+        (lambda: corpora.from_rows(iter(["a"])), "read again, got a list_iterator: from_rows(list(...))"),
         (lambda: corpora.from_rows({"train": ["a"]}), 'got a mapping of train: take one of these, as in data["train"]'),
         (lambda: corpora.from_rows(["", None], name="mine"), "mine holds no text: expected at least one row"),
         (lambda: corpora.from_rows([1]), "a list, row 0: expected a string, a mapping by column or an AnnotatedText"),
@@ -125,9 +125,9 @@ def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
 )
 def test_what_cannot_be_taken_is_one_line(take: Callable[[], object], message: str):
     expected = message if ".*" in message else re.escape(message)
-    with pytest.raises(InputError, match=expected) as found:
+    with pytest.raises(InputError, match=expected) as result:
         take()
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(result.value)
 
 
 def test_joined_corpora_are_read_one_after_another():
@@ -190,9 +190,9 @@ def test_of_several_files_each_is_a_document(tmp_path: Path) -> None:
 
 def test_plain_text_is_read_only_where_it_is_asked_for(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt")
-    with pytest.raises(InputError, match=r'begins "The old lady": .*; text:PATH reads plain text') as found:
+    with pytest.raises(InputError, match=r'begins "The old lady": .*; text:PATH reads plain text') as result:
         read(path)
-    assert "lines:PATH or" not in str(found.value)
+    assert "lines:PATH or" not in str(result.value)
     with pytest.raises(InputError, match="is empty: expected plain text in paragraphs with at least one text"):
         read(f"text:{write(tmp_path / 'b.txt', ' ')}")
 

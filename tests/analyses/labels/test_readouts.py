@@ -11,7 +11,7 @@ import torch
 
 from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import knockouts
-from analyses.labels.readouts import AntecedentProbe, MaskedWord
+from analyses.labels.readouts import MaskedWord
 from analyses.reading.windows import Window, windows
 from interp import AnnotatedText, InputError, Mention, TokenBatch, Transformer, run
 from models import planted
@@ -191,19 +191,3 @@ def test_the_head_that_brings_the_antecedent_is_needed_and_no_other():
     assert table["drop"]["antecedent", 0, 1] == pytest.approx(0, abs=1e-4)
     assert {*table["n"]} == {20}
     assert table["effect"]["antecedent", 0, 0] == 0  # always two before: no more than its usual distance
-
-
-def test_the_antecedent_probe_tells_right_from_wrong():
-    model = reader_of_reference()
-    probe = AntecedentProbe.fitted(model, [window_of(model, referring(number)) for number in range(100, 250)])
-    assert probe is not None
-    odds = []
-    for number in range(30):
-        window = window_of(model, referring(number))
-        (row,) = probe.readable(window)
-        stream = run(model, TokenBatch.from_rows([window.ids]), "encoder.resid_final")["encoder.resid_final"][0]
-        read = probe.read(window, [row])
-        assert read.positions.tolist() == [row, row - 2]
-        odds.append([float(read.value(probe.output(stream[[row, mention]]))) for mention in (row - 2, row - 3)])
-    assert sum(right > 0 for right, _ in odds) >= 28
-    assert sum(wrong < 0 for _, wrong in odds) >= 28

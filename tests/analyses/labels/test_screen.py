@@ -27,43 +27,43 @@ def exact() -> pd.DataFrame:
 
 def test_what_is_asked_for_is_measured_and_the_rest_is_missing(exact):
     asked = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
-    found = measured(Screen(asked, least=-9.0, choosing=False)).table
+    result = measured(Screen(asked, least=-9.0, choosing=False)).table
     assert exact["measured"].all()
     rows = [key in asked for key in exact[["layer", "head", "measure"]].itertuples(index=False, name=None)]
-    assert found["measured"].tolist() == rows
+    assert result["measured"].tolist() == rows
     assert sum(rows) == 2
-    pd.testing.assert_frame_equal(found.loc[rows, TOLD + ARMS], exact.loc[rows, TOLD + ARMS], rtol=1e-9, atol=1e-12)
+    pd.testing.assert_frame_equal(result.loc[rows, TOLD + ARMS], exact.loc[rows, TOLD + ARMS], rtol=1e-9, atol=1e-12)
     others = ~np.array(rows)
-    assert found.loc[others, ["drop", "effect", "p", "estimate", *ARMS]].isna().all(axis=None)
+    assert result.loc[others, ["drop", "effect", "p", "estimate", *ARMS]].isna().all(axis=None)
 
 
 def test_what_is_not_measured_while_labels_are_chosen_is_estimated(exact):
-    found = measured(Screen((), least=9.0, choosing=True)).table
-    others = ~found["measured"].to_numpy()
+    result = measured(Screen((), least=9.0, choosing=True)).table
+    others = ~result["measured"].to_numpy()
     assert others.sum() > 5
-    np.testing.assert_allclose(found["effect"][others], found["estimate"][others], rtol=1e-12)
-    assert (found["effect"] - exact["effect"])[others].abs().max() > 1e-4  # an estimate is no measurement
-    assert np.corrcoef(found["drop"][others], exact["drop"][others])[0, 1] > 0.5
-    assert found.loc[others, ARMS].isna().all(axis=None)
+    np.testing.assert_allclose(result["effect"][others], result["estimate"][others], rtol=1e-12)
+    assert (result["effect"] - exact["effect"])[others].abs().max() > 1e-4  # an estimate is no measurement
+    assert np.corrcoef(result["drop"][others], exact["drop"][others])[0, 1] > 0.5
+    assert result.loc[others, ARMS].isna().all(axis=None)
 
 
 def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
     heads = exact.loc[exact["measure"] == "offset:-2", ["layer", "head", "measure", "effect"]]
     asked = {*heads[["layer", "head", "measure"]].itertuples(index=False, name=None)}
     least = float(heads["effect"].median())
-    found = measured(Screen(asked, least, choosing=False)).table
-    enough = found["measured"] & (found["effect"] >= least)
-    assert 0 < enough.sum() < found["measured"].sum() == len(heads)
-    pd.testing.assert_frame_equal(found.loc[enough, ARMS], exact.loc[enough, ARMS], rtol=1e-9, atol=1e-12)
-    assert found.loc[~enough, ARMS].isna().all(axis=None)
+    result = measured(Screen(asked, least, choosing=False)).table
+    enough = result["measured"] & (result["effect"] >= least)
+    assert 0 < enough.sum() < result["measured"].sum() == len(heads)
+    pd.testing.assert_frame_equal(result.loc[enough, ARMS], exact.loc[enough, ARMS], rtol=1e-9, atol=1e-12)
+    assert result.loc[~enough, ARMS].isna().all(axis=None)
 
 
 def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 1)
     monkeypatch.setattr(hiding, "_PARTS", (100, 200))  # nothing stops early
     least = float(exact["effect"].quantile(0.9))
-    found = measured(Screen((), least, choosing=True))
-    table, said = found.table, found.screened
+    result = measured(Screen((), least, choosing=True))
+    table, said = result.table, result.screened
     assert said is not None
     assert 0 < said.sampled < said.measured < said.cells == len(exact)
     assert table["measured"].sum() == said.measured
@@ -82,12 +82,12 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
 def test_measuring_stops_where_an_effect_is_settled(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", len(exact))  # all are measured
     least = float(exact["effect"].quantile(0.9))
-    found = measured(Screen((), least, choosing=True)).table
-    early = found["documents"] < exact["documents"]
-    assert found["measured"].all()
-    assert {*found.loc[early, "measure"]} == {"induction"}  # of whose sixteen sequences ten settle it
-    assert (found["effect"] < least)[early].equals((exact["effect"] < least)[early])
-    pd.testing.assert_frame_equal(found.loc[~early, TOLD], exact.loc[~early, TOLD], rtol=1e-9, atol=1e-12)
+    result = measured(Screen((), least, choosing=True)).table
+    early = result["documents"] < exact["documents"]
+    assert result["measured"].all()
+    assert {*result.loc[early, "measure"]} == {"induction"}  # of whose sixteen sequences ten settle it
+    assert (result["effect"] < least)[early].equals((exact["effect"] < least)[early])
+    pd.testing.assert_frame_equal(result.loc[~early, TOLD], exact.loc[~early, TOLD], rtol=1e-9, atol=1e-12)
 
 
 def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_of_the_least_it_is():

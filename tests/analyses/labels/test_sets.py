@@ -13,24 +13,14 @@ from analyses.labels import Labelled, knockouts, label, sets
 from analyses.page.sections import Figure, Section
 from analyses.report.report_parts import labels as labels_part
 from analyses.report.scaffold import render
-from benchmarks.labels import repeating_texts
 from interp import Transformer
 from interp.patterns import group_of
 from models import planted
-from models.planted import Planted
 from tests.analyses.headlines.hand_made_tables import heads_row
+from tests.analyses.labels.test_key_writers import LOOKS, TEXTS, model_of
 from tests.pages import Page
 
-WORDS = [f"w{number}" for number in range(40)]
 TWINS = [(0, 0), (0, 2)]
-TEXTS = repeating_texts(WORDS, 24, seed=0)
-LOOKS = planted.offset(-1, remember=True)
-
-
-def model_of(*heads) -> Transformer:
-    """Heads of the first layer, and one that copies what those that remember found."""
-    copying = [planted.induction(10.0), *[planted.uniform] * (len(heads) - 1)]
-    return Planted(WORDS, [[*heads], copying], n_ctx=110, start="<s>").build()
 
 
 @pytest.fixture(scope="module")
@@ -125,13 +115,13 @@ def test_p_is_over_documents_and_p_rank_counts_the_sets_that_reach_the_effect():
     rows = np.full(20, 10.0)
     lost = rows * rng.normal([[0.3], [0.4], [0.5]], 0.05, (3, 20))
     others = rows[:, None] * rng.normal([0.0, 0.1, 0.2], 0.05, (20, 3))
-    found = sets.compare(lost, others, rows)
+    result = sets.compare(lost, others, rows)
     means = others.sum(0) / 200
-    assert found["difference"] == pytest.approx(lost[0].sum() / 200 - means[2])
-    assert found["diff_low"] < found["difference"] < found["diff_high"]
-    assert (found["others_best"], found["p_rank"]) == (pytest.approx(means[2]), 1 / 4)
+    assert result["difference"] == pytest.approx(lost[0].sum() / 200 - means[2])
+    assert result["diff_low"] < result["difference"] < result["diff_high"]
+    assert (result["others_best"], result["p_rank"]) == (pytest.approx(means[2]), 1 / 4)
     alone = [sets.estimate(lost[0][:, None] - others[:, [n]], rows[:, None], replicates=0).p[0] for n in range(3)]
-    assert found["p"] == pytest.approx(max(alone))
+    assert result["p"] == pytest.approx(max(alone))
     less = sets.compare(lost, others + 40, rows)
     assert (less["p"] > 0.1, less["p_rank"]) == (True, 1.0)
 

@@ -33,8 +33,8 @@ def gap_file(folder: Path, *rows: tuple[str, str, str, bool, str, bool]) -> Path
     return file
 
 
-def value(found: CoreferenceScores, score: str, condition: str = "", resolver: str = "L0.H0", of: str = "value"):
-    table = found.table.loc[(found.table["half"] == WHOLE) & (found.table["score"] == score)]
+def value(result: CoreferenceScores, score: str, condition: str = "", resolver: str = "L0.H0", of: str = "value"):
+    table = result.table.loc[(result.table["half"] == WHOLE) & (result.table["score"] == score)]
     (row,) = table.loc[(table["condition"] == condition) & (table["resolver"] == resolver)].to_dict("records")
     return row[of]
 
@@ -48,15 +48,15 @@ def test_gap_counts_each_name_once_and_no_choice_for_a_tie(tmp_path: Path):
         ("Sue saw Ann and she left", "she", "Sue", True, "Ann", False),  # true positive
         ("Ann saw Eve and she left", "she", "Ann", False, "Eve", True),  # looks at both alike: false negative
     )
-    found = coreference_scores(looking({"he": ["Tim"], "she": ["Sue"]}), corpora.read(file))
-    assert value(found, "F1") == pytest.approx(2 * 2 / (2 * 2 + 2 + 2))
-    assert value(found, "F1", "masculine") == pytest.approx(2 / (2 + 2 + 1))
-    assert value(found, "F1", "feminine") == pytest.approx(2 / (2 + 0 + 1))
-    assert value(found, "bias F/M") == pytest.approx((2 / 3) / (2 / 5))
-    assert value(found, "F1", resolver="nearest") == pytest.approx(4 / (4 + 3 + 2))  # Bob, Bob, Bob, Ann, Eve
-    assert value(found, "F1", resolver="first") == pytest.approx(4 / (4 + 3 + 2))
-    assert value(found, "F1", of="gain") == pytest.approx(4 / 8 - 4 / 9)
-    assert value(found, "F1", of="n") == 5
+    result = coreference_scores(looking({"he": ["Tim"], "she": ["Sue"]}), corpora.read(file))
+    assert value(result, "F1") == pytest.approx(2 * 2 / (2 * 2 + 2 + 2))
+    assert value(result, "F1", "masculine") == pytest.approx(2 / (2 + 2 + 1))
+    assert value(result, "F1", "feminine") == pytest.approx(2 / (2 + 0 + 1))
+    assert value(result, "bias F/M") == pytest.approx((2 / 3) / (2 / 5))
+    assert value(result, "F1", resolver="nearest") == pytest.approx(4 / (4 + 3 + 2))  # Bob, Bob, Bob, Ann, Eve
+    assert value(result, "F1", resolver="first") == pytest.approx(4 / (4 + 3 + 2))
+    assert value(result, "F1", of="gain") == pytest.approx(4 / 8 - 4 / 9)
+    assert value(result, "F1", of="n") == 5
 
 
 @pytest.mark.parametrize(("causal", "f1", "coverage"), [(False, 1.0, 1.0), (True, 2 / 3, 0.5)])
@@ -66,11 +66,11 @@ def test_a_name_that_a_decoder_cannot_see_is_a_miss(tmp_path: Path, causal: bool
         ("Tim saw Bob and he left", "he", "Tim", True, "Bob", False),
         ("he left when Tim saw Bob", "he", "Tim", True, "Bob", False),
     )
-    found = coreference_scores(looking({"he": ["Tim"]}, causal=causal), corpora.read(file))
-    assert value(found, "F1") == pytest.approx(f1)
-    assert value(found, "F1", of="coverage") == coverage
-    assert value(found, "F1", resolver="first") == pytest.approx(f1)  # rules see no more than the model
-    assert not (found.table["condition"] == "feminine").any()
+    result = coreference_scores(looking({"he": ["Tim"]}, causal=causal), corpora.read(file))
+    assert value(result, "F1") == pytest.approx(f1)
+    assert value(result, "F1", of="coverage") == coverage
+    assert value(result, "F1", resolver="first") == pytest.approx(f1)  # rules see no more than the model
+    assert not (result.table["condition"] == "feminine").any()
 
 
 def winobias_folder(folder: Path) -> Path:
@@ -84,14 +84,14 @@ def winobias_folder(folder: Path) -> Path:
 
 
 def test_a_head_that_follows_the_stereotype_is_right_in_one_file_and_wrong_in_the_other(tmp_path: Path):
-    found = coreference_scores(looking(STEREOTYPES), corpora.read(winobias_folder(tmp_path)))
-    assert value(found, "accuracy", "type 1") == 0.5
-    assert value(found, "accuracy", "type 1, pro") == 1
-    assert value(found, "accuracy", "type 1, anti") == 0
-    assert value(found, "pro - anti", "type 1") == 1
-    assert value(found, "pro - anti", "type 1", "nearest") == 0
-    assert found.clusters == 4  # pairs of occupations, whichever file they stand in
-    assert "type 2" not in set(found.table["condition"])
+    result = coreference_scores(looking(STEREOTYPES), corpora.read(winobias_folder(tmp_path)))
+    assert value(result, "accuracy", "type 1") == 0.5
+    assert value(result, "accuracy", "type 1, pro") == 1
+    assert value(result, "accuracy", "type 1, anti") == 0
+    assert value(result, "pro - anti", "type 1") == 1
+    assert value(result, "pro - anti", "type 1", "nearest") == 0
+    assert result.clusters == 4  # pairs of occupations, whichever file they stand in
+    assert "type 2" not in set(result.table["condition"])
 
 
 def test_files_whose_names_tell_no_condition_are_refused(tmp_path: Path):
@@ -113,19 +113,19 @@ def winogender_folder(folder: Path) -> Path:
 
 
 def test_winogender_sets_she_beside_he_and_leaves_they_out(tmp_path: Path):
-    found = coreference_scores(looking(STEREOTYPES), corpora.read(winogender_folder(tmp_path)))
-    assert [value(found, "occupation chosen", form) for form in ("she", "he", "they")] == [0.5, 0.5, 0]
-    assert value(found, "she - he") == 0  # by occupation it is 1, 1, -1, -1
-    assert value(found, "Pearson of she - he with % women") == pytest.approx(1, abs=0.01)
-    assert value(found, "Spearman of she - he with % women") == pytest.approx(0.894, abs=1e-3)  # two ties of two
-    assert pd.isna(value(found, "Pearson of she - he with % women", resolver="first"))  # it never differs
-    assert found.counts["pronouns left out of she - he: they"] == 8
+    result = coreference_scores(looking(STEREOTYPES), corpora.read(winogender_folder(tmp_path)))
+    assert [value(result, "occupation chosen", form) for form in ("she", "he", "they")] == [0.5, 0.5, 0]
+    assert value(result, "she - he") == 0  # by occupation it is 1, 1, -1, -1
+    assert value(result, "Pearson of she - he with % women") == pytest.approx(1, abs=0.01)
+    assert value(result, "Spearman of she - he with % women") == pytest.approx(0.894, abs=1e-3)  # two ties of two
+    assert pd.isna(value(result, "Pearson of she - he with % women", resolver="first"))  # it never differs
+    assert result.counts["pronouns left out of she - he: they"] == 8
 
 
 def test_head_and_rule_are_chosen_on_the_other_half(tmp_path: Path):
-    found = coreference_scores(looking({"she": ["nurse"]}), corpora.read(winobias_folder(tmp_path)))
-    reported = found.table.loc[(found.table["half"] == REPORTING) & found.table["chosen"]]
-    whole = found.table.loc[(found.table["half"] == WHOLE) & found.table["chosen"]]
+    result = coreference_scores(looking({"she": ["nurse"]}), corpora.read(winobias_folder(tmp_path)))
+    reported = result.table.loc[(result.table["half"] == REPORTING) & result.table["chosen"]]
+    whole = result.table.loc[(result.table["half"] == WHOLE) & result.table["chosen"]]
     assert list(reported["resolver"]) == list(whole["resolver"])
     assert 0 < reported["n"].max() < whole["n"].max()
     assert (reported.groupby(["score", "condition"]).size() == 2).all()  # a head, a rule

@@ -9,7 +9,7 @@ from worded import WORDS, worded
 from analyses import coreference, position
 from analyses.reading import inputs
 from analyses.reading.windows import Reading
-from analyses.scoring.collectors import collect, collected, read
+from analyses.scoring.collectors import collect, read
 from interp import AnnotatedText, InputError, Mention
 from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
@@ -23,10 +23,10 @@ def test_attention_and_the_same_by_norm_add_up_as_in_two_readings():
     reading = Reading(model, texts, weighted=weighted)
     read(reading, [own], [by_norm])
     for together, alone in ((own, model), (by_norm, weighted)):
-        (found,) = collected(reading, [together])
+        result = together.collected(reading)
         (expected,) = collect(Reading(alone, texts), [position.Collector(alone, n_untrained=0)])
-        assert found.counts == expected.counts
-        for ours, theirs in zip(found.scored, expected.scored, strict=True):
+        assert result.counts == expected.counts
+        for ours, theirs in zip(result.scored, expected.scored, strict=True):
             torch.testing.assert_close(ours.totals.finish().scores, theirs.totals.finish().scores, rtol=0, atol=0)
     assert (own.sums.totals["kept"].scores - by_norm.sums.totals["kept"].scores).abs().max() > 0.01
 
@@ -39,14 +39,14 @@ def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
     def sums() -> list[torch.Tensor]:
         own, by_norm = coreference.Collector(model), coreference.Collector(weighted)
         read(Reading(model, texts, weighted=weighted), [own], [by_norm])
-        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.scorers for sink in SINKS]
+        return [reader.totals[sink].scores for each in (own, by_norm) for reader in each.parts for sink in SINKS]
 
     with monkeypatch.context() as patched:
         patched.setattr(inputs, "makes_rows", lambda *_: False)
         expected = sums()
     monkeypatch.setattr(NormWeighted, "with_plain", None)
-    for found, plain in zip(sums(), expected, strict=True):
-        torch.testing.assert_close(found, plain, rtol=0, atol=1e-6)
+    for result, plain in zip(sums(), expected, strict=True):
+        torch.testing.assert_close(result, plain, rtol=0, atol=1e-6)
     assert expected[0].any()
 
 

@@ -74,7 +74,7 @@ def test_a_report_without_a_tokenizer_is_about_what_needs_no_words(tmp_path):
     heads = pd.read_parquet(tmp_path / "out" / "tables" / "heads.parquet")
     assert {*heads["behaviour"]} == {"position"}
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "The model has no tokenizer, so it was read by token ids" in page
+    assert "The model has no tokenizer, so it read token ids" in page
     with pytest.raises(InputError, match="no tokenizer, and coreference is about words"):
         report.build(wrapped, given, tmp_path / "none", behaviours=["coreference"])
     assert not (tmp_path / "none").exists()

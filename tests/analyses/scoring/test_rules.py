@@ -49,9 +49,9 @@ def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: b
     return next((at for at in places if inside[at] and not (last_of_run and any(inside[at + 1 : at + 2]))), -1)
 
 
-def reader(corpus: list[AnnotatedText], *, causal: bool) -> Transformer:
+def reader(corpus: list[AnnotatedText], *, causal: bool, start: str = "<s>") -> Transformer:
     words = sorted({word for text in corpus for word in text.words})
-    return Planted(words, [[noise(3.0, 0)]], n_ctx=400, causal=causal, start="<s>").build()
+    return Planted(words, [[noise(3.0, 0)]], n_ctx=400, causal=causal, start=start).build()
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -61,8 +61,8 @@ def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
         items = Items.from_batch(batch, edges(part_of_speech.RELATIONS), np.zeros(24, dtype=int), causal=False)
         for tags in CLASSES:
             for last_of_run in (False, True):
-                found = items.nearest(tags, backward=before, last_of_run=last_of_run).tolist()
-                for at, prompt, query in zip(found, items.prompt.tolist(), items.query.tolist(), strict=True):
+                result = items.nearest(tags, backward=before, last_of_run=last_of_run).tolist()
+                for at, prompt, query in zip(result, items.prompt.tolist(), items.query.tolist(), strict=True):
                     assert at == nearest_by_hand(batch.windows[prompt], query, tags, before, last_of_run)
                     count += at >= 0
     assert count > 500
@@ -254,11 +254,11 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
 
 
 def test_where_all_see_the_same_keys_the_rival_of_a_lift_is_the_lift_of_all_other_tags_added_up():
-    found = tag_totals().of_other_queries()
+    result = tag_totals().of_other_queries()
     single = tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish()
     for at, others in enumerate([[1, 2], [0, 1], [3, 5]]):
         theirs = [getattr(single, part)[..., others].sum((0, -1)) for part in ("scores", "weights")]
-        lift = found.scores[..., at].sum(0) / found.weights[..., at].sum(0)
+        lift = result.scores[..., at].sum(0) / result.weights[..., at].sum(0)
         torch.testing.assert_close(lift, theirs[0] / theirs[1], rtol=0.03, atol=0.0)
 
 
@@ -319,7 +319,7 @@ def test_every_share_is_that_of_the_columns(causal, start):
     model = Planted([*"abcdefghi", "-"], layers, n_ctx=64, start=start, causal=causal).build()
     texts = [parsed(number) for number in range(12)]
     table = part_of_speech.measure(model, texts, relations=["obj", "amod"])
-    found = table.loc[table["measure"].str.endswith(":transposed")].set_index(["measure", "head"])
+    result = table.loc[table["measure"].str.endswith(":transposed")].set_index(["measure", "head"])
     right, offsets = defaultdict(list), defaultdict(list)
     for text in texts:
         (batch,) = Reading(model, [text])
@@ -338,12 +338,12 @@ def test_every_share_is_that_of_the_columns(causal, start):
                 received = np.delete(pattern[:, dependent], dependent)
                 best = received == received.max()
                 right[name, head].append((pattern[head_word, dependent] == received.max()) / best.sum())
-    assert {*found.index} == {*right}
+    assert {*result.index} == {*right}
     for key, shares in right.items():
-        assert found.loc[key, "n"] == len(shares) > 10
-        assert found.loc[key, "value"] == pytest.approx(np.mean(shares), abs=1e-5)
+        assert result.loc[key, "n"] == len(shares) > 10
+        assert result.loc[key, "value"] == pytest.approx(np.mean(shares), abs=1e-5)
         usual = max(np.mean(hits) for (name, _), hits in offsets.items() if name == key[0])
-        assert found.loc[key, "baseline"] == pytest.approx(usual)
+        assert result.loc[key, "baseline"] == pytest.approx(usual)
 
 
 def test_a_strength_says_which_plants_are_found():

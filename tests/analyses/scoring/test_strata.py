@@ -16,8 +16,8 @@ from analyses.scoring.rules import LADDER
 from analyses.scoring.strata import PREDICTED, of_pair, of_pronoun, predicted
 from interp import run
 from interp.annotation import AnnotatedText, Attributes, Mention
-from models.planted import Planted, noise
 from models.stories import stories
+from tests.analyses.scoring.test_rules import reader
 
 WORDS = ["The", "keys", "near", "the", "old", "door", "that", "Sam", "saw", "were", "hers"]
 TAGS = ["DET", "NOUN", "ADP", "DET", "ADJ", "NOUN", "PRON", "PROPN", "VERB", "AUX", "PRON"]
@@ -26,10 +26,6 @@ RELATIONS = ["det", "nsubj", "case", "det", "amod", "nmod", "obj", "nsubj", "acl
 FEATS = tuple(Attributes({1: "Number=Plur", 5: "Number=Sing", 7: "Number=Sing"}.get(word, "")) for word in range(11))
 _ANNOTATION = {"tags": tuple(TAGS), "heads": HEADS, "relations": tuple(RELATIONS), "feats": FEATS}
 TEXT = AnnotatedText(tuple(WORDS), (True,) * 11, "keys", **_ANNOTATION)
-
-
-def reader(words: list[str]):
-    return Planted(sorted({*words}), [[noise(3.0, 0)]], n_ctx=64, causal=True, start="<s>").build()
 
 
 def test_what_stands_between_two_words_gives_their_strata():
@@ -48,7 +44,7 @@ def test_what_is_asked_in_the_row_before_a_word():
         ("were", "keys", ("aux-subject", "dependent->head")),
         ("hers", "keys", ("nsubj", "head->dependent")),
     ]
-    (batch,) = Reading(reader(WORDS), [TEXT])
+    (batch,) = Reading(reader([TEXT], causal=True), [TEXT])
     (window,) = batch.windows
     measure = BEHAVIOUR["relation-predicting:aux-subject:dependent->head@clause between"]
     columns = window.columns
@@ -57,7 +53,7 @@ def test_what_is_asked_in_the_row_before_a_word():
 
 
 def test_the_longer_rules_choose_what_is_written():
-    (batch,) = Reading(reader(WORDS), [TEXT])
+    (batch,) = Reading(reader([TEXT], causal=True), [TEXT])
     items = Items.from_batch(batch, lambda text: [(9, 1, 0, 9)], np.zeros(1, dtype=int), causal=True)
     chosen = {rule.name: WORDS[int(rule(items))] for rule in LADDER}
     assert chosen == {
@@ -70,7 +66,7 @@ def test_the_longer_rules_choose_what_is_written():
 
 def test_a_row_before_the_word_is_read_in_its_place():
     """All attention of the row before "were" on "keys", of its own row on "door"."""
-    (batch,) = Reading(reader(WORDS), [TEXT])
+    (batch,) = Reading(reader([TEXT], causal=True), [TEXT])
     items = Items.from_batch(batch, lambda text: [(9, 1, 0, 9)], np.zeros(1, dtype=int), causal=True)
     columns = batch.windows[0].columns
     pattern = torch.zeros_like(batch.pattern)
@@ -81,7 +77,7 @@ def test_a_row_before_the_word_is_read_in_its_place():
 
 
 def test_an_encoder_is_asked_where_a_word_is_masked():
-    model = Planted(sorted({*WORDS}), [[noise(3.0, 0)]], n_ctx=64, causal=False, start="[MASK]").build()
+    model = reader([TEXT], causal=False, start="[MASK]")
     mask_id = model.tokenizer.mask_id
     (batch,) = Reading(model, [TEXT])
     pairs = lambda text: [(8, 7, 0, 8), (10, 8, 0, 10)]  # noqa: E731 (the second seeks what the first asks in)
@@ -106,8 +102,7 @@ def test_an_encoder_is_asked_where_a_word_is_masked():
 
 def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
     corpus = list(stories(4, 5))
-    vocabulary = sorted({word for text in corpus for word in text.words})
-    model = Planted(vocabulary, [[noise(3.0, 0)]], n_ctx=400, causal=False, start="[MASK]").build()
+    model = reader(corpus, causal=False, start="[MASK]")
     seen = 0
     for batch in Reading(model, corpus):
         for window, ids in zip(batch.windows, masked(batch, predicted, model.tokenizer.mask_id).windows, strict=True):
@@ -123,9 +118,7 @@ def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
 def test_kinds_are_tags_sides_orders_and_distances():
     """Words of one kind by a search over words, in both directions."""
     corpus, seen = list(stories(3, 5)), 0
-    model = Planted(
-        sorted({w for text in corpus for w in text.words}), [[noise(3.0, 0)]], n_ctx=400, causal=False, start="<s>"
-    ).build()
+    model = reader(corpus, causal=False)
     for batch in Reading(model, corpus):
         pairs = lambda text: [(word, word - 3, 0, word) for word in range(5, len(text.words), 7)]  # noqa: E731
         items = Items.from_batch(batch, pairs, np.zeros(1, dtype=int), causal=False)

@@ -340,6 +340,6 @@ def test_chains_of_one_mention_are_counted_and_no_item():
     alone = (*SOUND["mentions"][:2], Mention(5, 6, 5, "somebody else"))
     _, reference = collectors(annotated(), annotated("two", mentions=alone))
     assert reference.counts["pronouns left out: they refer to no other mention"] == 1
-    assert reference.scorers[0].totals["kept"].rows[:, 0, 0].sum() == 1
+    assert reference.parts[0].totals["kept"].rows[:, 0, 0].sum() == 1
     with pytest.raises(InputError, match="no pronoun with both a right and a wrong mention"):
         coreference.measure(worded(), [annotated(mentions=alone)])
