@@ -19,6 +19,7 @@ from interp.devices import pick
 from interp.errors import InputError, InputWarning, one_of, whole_number
 from interp.indices import is_number
 from interp.model import Model
+from interp.patching.by_forward import run_inputs
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs, check_padding, text_read
 from interp.patching.patch_sites import OF_ROWS, Attending, PatchSite, StackName
@@ -27,7 +28,7 @@ from interp.patching.plain import PlainRun, plain_run
 from interp.patching.preparation import BUDGET, Plan, Values, read_values
 from interp.patching.results import Cells
 from interp.patching.sweeps import swept
-from interp.running import Tokens, as_batches, run
+from interp.running import Tokens, as_batches
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer, with_parts
 
@@ -146,17 +147,18 @@ class _Ablation:
         self.instead = _replacements(model, self.plan.patch_site, alone, kind, *drawing)
         self.run = plain_run(model, alone.inputs[0])
         self.values = read_values(model, self.run, self.plan.plain)
-        for readout in self.plan.readouts if donors is None and kind == "resample" else ():
-            wrong = (self.values[readout.name] < 0).long()[:, None]
-            if readout.tokens is not None and len(readout.tokens.gather(1, wrong).unique()) == 1:
-                warn(_ONE_ANSWER, InputWarning, stacklevel=4)
-                break
+        answers = [
+            readout.tokens.gather(1, (self.values[readout.name] < 0).long()[:, None])
+            for readout in self.plan.readouts
+            if readout.tokens is not None
+        ]
+        if donors is None and kind == "resample" and any(len(each.unique()) == 1 for each in answers):
+            warn(_ONE_ANSWER, InputWarning, stacklevel=4)
 
     def replaced(self) -> PlainRun:
-        site = self.plan.patch_site
-        run = self.run.in_stack(site.stack)
-        layers = zip(self.instead, run[site.local], strict=True)
-        theirs = [value.to(plain).expand_as(plain) for value, plain in layers]
+        """The plain run with its site replaced in every layer."""
+        site, run = self.plan.patch_site, self.run.in_stack(self.plan.patch_site.stack)
+        theirs = [value.to(plain).expand_as(plain) for value, plain in zip(self.instead, run[site.local], strict=True)]
         run = replace(run, activations=run.activations | {site.local: theirs})
         return run if run.stack == self.run.stack else replace(self.run, source=run)
 
@@ -222,11 +224,11 @@ def mean_activation(
     It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
     """
     patch_site = PatchSite.from_name(model, site, stack=stack, attention=attention)
-    _check_rows(patch_site.site, "mean")
+    _check_kind(patch_site.site, "mean")
     return _mean(model, patch_site, [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts)
 
 
-def _check_rows(site: str, kind: str) -> None:
+def _check_kind(site: str, kind: str) -> None:
     if kind != "zero" and site in OF_ROWS:
         raise InputError(f"cannot ablate {site!r} by kind={kind!r}: prompts differ in their keys; expected 'zero'")
 
@@ -236,8 +238,7 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
     for text in texts:
         if two and (not isinstance(text, tuple) or len(text) != 2):
             raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
-        first, second = text if two else (text, None)
-        out = run(model, first, capture=patch_site.names, target=second)
+        out = run_inputs(model, text if two else (text, None), capture=patch_site.names)
         mask = text_read((out.tokens, out.target), patch_site.counted("position")).mask
         # in double precision: a long corpus must not lose its last batches to rounding
         sums = torch.stack([pick(out[name], (mask,)).double().sum(0) for name in patch_site.names])
@@ -256,7 +257,7 @@ def _replacements(
     for name, value, user in [("mean", mean, "mean"), ("donors", donors, "resample")]:
         if value is not None and kind != user:
             raise InputError(f"{name}= is not used by kind={kind!r}: leave it out")
-    _check_rows(patch_site.site, kind)
+    _check_kind(patch_site.site, kind)
     if kind == "zero":
         return [torch.zeros((), device=model.device)] * patch_site.n_layers
     if kind == "resample":
@@ -270,12 +271,11 @@ def _replacements(
 
 
 def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors: Any, seed: int) -> list[Tensor]:
-    """What other prompts have there: the donors, or each other."""
-    two = len(model.config.stacks) > 1
+    two, inputs = len(model.config.stacks) > 1, prompts.inputs[0]
     if donors is not None and two and not isinstance(donors, tuple):
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
-    texts: Any = donors if two else (donors, None)
-    inputs = prompts.inputs[0] if donors is None else as_batches(model, *texts)
+    if donors is not None:
+        inputs = as_batches(model, *(donors if two else (donors, None)))
     stack = patch_site.counted("position")
     donor_batch, batch = text_read(inputs, stack), prompts.read_by(stack)
     check_padding("donors", donor_batch)
@@ -291,7 +291,6 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
     draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-    activations = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
-    layers = [activations[name] for name in patch_site.names]
-    values = [layer[draw.to(layer.device)] for layer in layers]  # padded with less than nothing is cut off
+    out = run_inputs(model, inputs, capture=patch_site.names)
+    values = [out[name][draw.to(out[name].device)] for name in patch_site.names]  # below, a negative padding cuts off
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

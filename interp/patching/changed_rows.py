@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import StackConfig
 from interp.devices import Movable
-from interp.patching.plain import Moment, PlainRun
+from interp.patching.plain import Moment, PlainRun, unturned
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
@@ -129,8 +129,7 @@ class Suffix(Movable):
             z = attn.mix(queries, k, v, self._across(queries.shape[1]))
             return rearrange(z, "prompt (cell query) head d_head -> cell prompt query head d_head", cell=len(q))
         k, v = attn.project_keys_values(source)
-        unturned = torch.zeros(1, k.shape[2], dtype=torch.long, device=k.device)
-        return attn.mix(q, attn.keys(k, unturned), v, self._across(q.shape[2]))
+        return attn.mix(q, attn.keys(k, unturned(k)), v, self._across(q.shape[2]))
 
     def _across(self, n_queries: int) -> Visibility:
         """What so many queries of each prompt see of its source."""
@@ -239,15 +238,10 @@ class ChangedRows(Movable):
         return ChangedRows(0, AFTER_SELF, suffix.place(len(final)), rows, final)
 
 
-def attend(
-    attn: Attention, q: Queries, k: Keys, v: Keys, past: Past, visibility: Visibility, heads: Tensor | None = None
-) -> Queries:
-    """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already.
-
-    `heads` are those that ask, by default all; keys and values are then theirs, one for each.
-    """
+def attend(attn: Attention, q: Queries, k: Keys, v: Keys, past: Past, visibility: Visibility) -> Queries:
+    """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already."""
     past_k, past_v = past
-    if heads is None and q.shape[2] * visibility.n_keys > _SMALL_ROWS:
+    if q.shape[2] * visibility.n_keys > _SMALL_ROWS:
         k, v = (torch.cat([part.expand(len(x), *part.shape), x], 2) for part, x in ((past_k, k), (past_v, v)))
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
         return attn.fused(q, k, v, visibility).transpose(-2, -3)
@@ -262,8 +256,7 @@ def attend(
         past_scores = (rows @ past_k.permute(0, 2, 3, 1)).view(prompts, count, cells, queries, n_past)
         scores = torch.cat([past_scores, scores], -1)
     bias = None if attn.bias is None else attn.bias(visibility)
-    if bias is not None:  # the same for all cells
-        bias = (bias if heads is None else bias[:, heads])[:, :, None]
+    bias = None if bias is None else bias[:, :, None]  # the same for all cells
     visible = visibility.near(attn.reach).mask()
     pattern = attn.pattern(attn.entering(scores, bias, None if bool(visible.all()) else visible[:, :, None]))
     z = pattern[..., n_past:] @ v

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError, one_of
 from interp.model import Model
-from interp.patching.pairs import Inputs, check_padding, text_read
+from interp.patching.pairs import check_padding, text_read
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
 
@@ -79,12 +79,36 @@ class Claim:
 
 
 class ClaimedTexts:
-    """The texts of a call: claims are on `rows`, their keys are those of `keys`, and `ends` are read at the end."""
+    """The texts of a call, checked: claims are on `rows`, their keys are those of `keys`, and `ends` are read."""
 
-    def __init__(self, model: Model, inputs: Inputs, patch_site: PatchSite):
-        self.model, self.inputs, self.patch_site = model, inputs, patch_site
-        stacks = patch_site.stack, patch_site.counted("key"), last_stack(model)
-        self.rows, self.keys, self.ends = (text_read(inputs, stack) for stack in stacks)
+    def __init__(
+        self,
+        model: Model,
+        tokens: Tokens,
+        claims: Sequence[Claim],
+        output: nn.Linear | None,
+        target: Tokens | None = None,
+        stack: str | None = None,
+        attention: str = "self",
+    ):
+        self.patch_site = PatchSite.from_name(model, "scores", stack=stack, attention=attention)
+        models_own = output is None or output is getattr(model, "output", None)
+        if output is None and model.config.output == "none":
+            raise InputError("this model has no output layer: give a probe of its final stream as `output`")
+        self.model, self.inputs = model, as_batches(model, tokens, target)
+        self.output: Any = output or getattr(model, "output", None)
+        stacks = self.patch_site.stack, self.patch_site.counted("key"), last_stack(model)
+        self.rows, self.keys, self.ends = batches = [text_read(self.inputs, stack) for stack in stacks]
+        for batch in batches:
+            check_padding("texts", batch)
+        says_next = models_own and self.patch_site.stack == last_stack(model) and model.config.last.causal
+        for claim in claims:
+            if claim.read is None and not says_next:
+                raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
+            if not 0 <= claim.prompt < len(self.rows.ids):
+                raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(self.rows.ids) - 1}")
+            if fault := _fault(self, claim):
+                raise InputError(f"a claim on text {claim.prompt} {fault}")
 
     def read_of(self, claim: Claim) -> Read:
         """What a claim reads: by default its own next tokens."""
@@ -142,34 +166,6 @@ def moved(
     weights = pattern * keys
     index = substitutes.clamp(min=0).expand_as(pattern)
     return (pattern - weights).scatter_add(-1, index, (weights * (substitutes >= 0)).to(pattern))
-
-
-def checked(
-    model: Model,
-    tokens: Tokens,
-    claims: Sequence[Claim],
-    output: nn.Linear | None,
-    target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
-) -> ClaimedTexts:
-    """The texts, every claim inside its own."""
-    patch_site = PatchSite.from_name(model, "scores", stack=stack, attention=attention)
-    models_own = output is None or output is getattr(model, "output", None)
-    if output is None and model.config.output == "none":
-        raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
-    for batch in (texts.rows, texts.keys, texts.ends):
-        check_padding("texts", batch)
-    says_next = models_own and patch_site.stack == last_stack(model) and model.config.last.causal
-    for claim in claims:
-        if claim.read is None and not says_next:
-            raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
-        if not 0 <= claim.prompt < len(texts.rows.ids):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
-        if fault := _fault(texts, claim):
-            raise InputError(f"a claim on text {claim.prompt} {fault}")
-    return texts
 
 
 def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:

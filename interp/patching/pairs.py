@@ -28,13 +28,13 @@ Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and,
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Result):
-    """Prompts in pairs, token for token alike in length, padded on the right.
+    """Prompts in pairs of equally many tokens, padded on the right.
 
-    A model with an encoder and a decoder reads two texts, of which one is the same for both prompts: `target`, where
-    clean and corrupted are what the encoder reads, or `source`, where the decoder does.
+    An encoder-decoder reads two texts, of which both prompts share one: the decoder's (`target`), where clean and
+    corrupted are what the encoder reads, or the encoder's (`source`), where the decoder reads them.
 
-    `positions` are names for tokens of the texts that differ, each with one position a prompt. Where pairs have them,
-    whatever goes by position goes by these, in their order.
+    `positions` name tokens of the texts that differ, one position a prompt. Where pairs have names, position axes count
+    these, in their order.
     """
 
     clean: TokenBatch
@@ -62,15 +62,19 @@ class Pairs(Result):
             if columns.shape != self.last.shape or bool(((columns < 0) | (columns >= self.clean.lengths)).any()):
                 raise InputError(f"expected one position {name} within each prompt's tokens, got {columns.tolist()}")
 
+    @property
+    def _fixed(self) -> dict[str, TokenBatch]:
+        texts = {"target": self.target, "source": self.source}
+        return {name: batch for name, batch in texts.items() if batch is not None}
+
     def check_fixed(self) -> None:
-        """Whether the text that does not differ fits."""
-        if self.target is not None and self.source is not None:
+        """Refuse a text that does not differ unless it fits."""
+        if len(self._fixed) > 1:
             raise InputError("one text differs and the other does not: expected a target or a source, got both")
-        for name, texts in (("target", self.target), ("source", self.source)):
-            if texts is not None and len(texts.ids) != len(self):
+        for name, texts in self._fixed.items():
+            if len(texts.ids) != len(self):
                 raise InputError(f"expected one {name} for each of {len(self)} pairs, got {len(texts.ids)}")
-            if texts is not None:
-                check_padding(f"{name}s", texts)
+            check_padding(f"{name}s", texts)
 
     def __len__(self) -> int:
         return len(self.clean.ids)
@@ -80,11 +84,9 @@ class Pairs(Result):
         first, last = int(self.first_changed.min()), int(self.first_changed.max())
         facts = {"first difference": f"at position {first}" + f" to {last}" * (last > first)}
         facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
-        fixed = {"target": self.target, "source": self.source}
-        facts |= {name: said_of(texts) for name, texts in fixed.items() if texts is not None}
+        facts |= {name: said_of(texts) for name, texts in self._fixed.items()}
         facts |= {"positions": ", ".join(self.positions)} if self.positions else {}
-        reasons = "; ".join(f"{n} because {why}" for why, n in self.left_out.items())
-        facts |= {"left out": reasons} if reasons else {}
+        facts |= {"left out": _reasons(self.left_out)} if self.left_out else {}
         return f"{so_many(len(self), 'pair')}: {said_of(self.clean)}", facts
 
     @property
@@ -115,7 +117,7 @@ class Pairs(Result):
 
     def differing(self, stack: str) -> str:
         """The stack that reads what differs; of models of one stack that stack."""
-        return stack if self.target is None and self.source is None else "encoder" if self.source is None else "decoder"
+        return "decoder" if self.source is not None else "encoder" if self.target is not None else stack
 
     def first_reached(self, stack: str) -> Int[Tensor, " prompt"]:
         """The first position at which a causal stack can tell each pair apart: all of them where an encoder can."""
@@ -187,19 +189,17 @@ class Pairs(Result):
     ) -> "Pairs":
         """Pairs from texts with one right and one wrong answer each, given as they continue the prompt (`" he"`).
 
-        An answer is scored at the first piece in which the two differ: the pieces they share are put behind both
-        prompts. With `drop`, pairs that cannot be used (of unequal length, identical, too long, without such a piece)
-        are left out and counted instead of raising. In a model with an encoder and a decoder clean and corrupted texts
-        are sources, answers continue `target` (by default nothing); or they are targets, and `source` is what the
-        encoder reads. `positions` name tokens of the clean prompts, each by one `Place` for all, or a list with one a
-        prompt: `{"S2": ["John", "Mary"], "END": -1}`.
+        An answer is scored at the first piece in which the two differ; pieces that they share follow both prompts. With
+        `drop`, unusable pairs (of unequal length, identical, too long, without such a piece) are left out and counted
+        instead of raising. For an encoder-decoder, clean and corrupted texts are sources and answers continue `target`
+        (by default nothing); or they are targets, and the encoder reads `source`. `positions` name tokens of the clean
+        prompts, each by one `Place` for all or a list with one a prompt: `{"S2": ["John", "Mary"], "END": -1}`.
         """
         check_model(model)
         texts = clean, corrupt, right, wrong
         if strange := [text for text in chain(*texts) if not isinstance(text, str)]:
             raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
-        sizes = (*map(len, texts),)
-        if len({*sizes}) > 1:
+        if len({*(sizes := (*map(len, texts),))}) > 1:
             raise InputError(f"expected a corrupted prompt, right and wrong answer for each clean prompt, got {sizes}")
         fixed = {name: each for name, each in (("target", target), ("source", source)) if each is not None}
         return _from_rows(model, texts, fixed, each_place(positions or {}, len(clean)), drop)
@@ -222,10 +222,10 @@ class Pairs(Result):
     ) -> "Pairs":
         """Pairs from columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
 
-        An answer that is a bare word gets the space before it that tables and shells strip, but where the prompt ends
-        in one. Tokens are named by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers and of
-        words that occur there once, or in `positions`, as in `from_texts`. `as_typed` takes texts as they are: no space
-        is added, no braces are read. `file` is what errors call the table.
+        A bare word as answer gets the space that tables and shells strip, unless the prompt ends in one. Tokens are
+        named by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers or of words that occur there
+        once, or by `positions`, as in `from_texts`. `as_typed` takes texts as they are: without added spaces, and with
+        their braces. `file` is what errors call the table.
         """
         texts = {name: [*columns[name]] for name in (*COLUMNS, *FIXED) if name in columns}
         named = each_place(positions or {}, len(texts["clean"]))
@@ -282,8 +282,7 @@ def _from_rows(
                 advice = "" if file is None else "; --drop (drop=True) leaves such rows out"
                 raise InputError(f"{name}: {reason}{advice}") from None
     if not usable:
-        reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
-        raise InputError(f"none of the {n_rows} pairs can be used: {reasons}")
+        raise InputError(f"none of the {n_rows} pairs can be used: {_reasons(left_out)}")
     clean, corrupt, right, wrong, fixed_ids, positions = zip(*usable.values(), strict=True)
     columns = torch.tensor(positions, dtype=torch.long).view(len(usable), len(named)).unbind(1)
     parts: dict[str, Any] = {"positions": dict(zip(named, columns, strict=True))}
@@ -291,6 +290,10 @@ def _from_rows(
     batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
     pairs = Pairs(*batches, torch.tensor(right), torch.tensor(wrong), left_out, tuple(usable), **parts)
     return pairs.to(model.device)
+
+
+def _reasons(left_out: Counter[str]) -> str:
+    return "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
 
 
 class _UnusableError(InputError):
@@ -392,7 +395,6 @@ def _pair(
 
 
 def _shared(right: Sequence[int], wrong: Sequence[int], names: str) -> int:
-    """How many pieces two answers begin with alike."""
     if (shared := first_difference(right, wrong)) is not None:
         return shared
     if not right or not wrong:

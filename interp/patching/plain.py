@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from interp.attention import Attention
 from interp.config import NoMLP
 from interp.devices import move
-from interp.model import matching
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
 from interp.tap import Tap
@@ -103,36 +101,46 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
         equal = all(texts is None or torch.equal(batch.ids, texts.ids) for texts in rest)
         ids = batch.ids if equal else torch.stack([batch.ids, *(texts.ids for texts in rest if texts)])
         stack, sites = model.stack(name), _recorded(model, name)
-        names = [f"{name}.*.{site}" for site in sites]
-        names.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
-        tap = Tap(capture=frozenset(matching(model, names)))
+        layers = range(len(stack.blocks))
+        names = {f"{name}.{layer}.{site}" for layer in layers for site in sites.values()}
+        last = f"{name}.{layers[-1]}.resid_post"  # what leaves another block enters the next
+        tap = Tap(capture=names | {last})
         residual = stack.embed(ids, batch.positions.expand_as(ids))
         visibility = Visibility.from_batch(batch, causal=stack.config.causal)
         final = stack.resume(residual, visibility, tap=tap.at(name), source=source)
-        layers = range(len(stack.blocks))
-        activations = {site: [tap.activations[f"{name}.{layer}.{site}"] for layer in layers] for site in sites}
-        resid = [*activations.pop("resid_pre"), tap.activations[f"{name}.{layers[-1]}.resid_post"]]
-        for kind, part in product(("attn", "cross_attn") if stack.config.cross_attention else ("attn",), ("q", "k")):
-            positions = batch.positions
-            if (kind, part) == ("cross_attn", "k") and run is not None:  # keys of another text: nothing turns them
-                positions = torch.zeros_like(run.batch.positions)
-            enter, site = Attention.queries if part == "q" else Attention.keys, f"{kind}.{part}"
-            attns = zip([getattr(block, kind) for block in stack.blocks], activations[site], strict=True)
-            activations[site] = [enter(attn, x, positions.to(x.device)) for attn, x in attns]
+        seen = tap.activations
+        activations = {site: [seen[f"{name}.{layer}.{at}"] for layer in layers] for site, at in sites.items()}
+        resid = [*activations.pop("resid_pre"), seen[last]]
+        for part, enter in (("q", Attention.queries), ("k", Attention.keys)) if stack.config.cross_attention else ():
+            pairs = zip(stack.blocks, activations[f"cross_attn.{part}"], strict=True)
+            activations[f"cross_attn.{part}"] = [enter(block.cross_attn, x, unturned(x)) for block, x in pairs]
         run = PlainRun(name, batch, resid, activations, final, run)
         source = Source.from_stream(final, batch)
     assert run is not None  # the metrics say which logits they need; the rest is never computed
     return run
 
 
-def _recorded(model: Transformer, stack: str) -> list[str]:
-    """The sites of every block that a run holds."""
+def _recorded(model: Transformer, stack: str) -> dict[str, str]:
+    """The sites of every block that a run holds, and where each is tapped."""
     config = model.config.stacks[stack]
-    sites = ["resid_pre", "attn_out", *(f"attn.{part}" for part in "qkvz")]
+    sites = ["resid_pre", "attn_out", "attn.v", "attn.z"]
     sites += [] if config.parallel else ["resid_mid"]
     sites += [] if isinstance(config.mlp, NoMLP) else ["mlp_out"]
     crossed = ["resid_cross", "cross_attn_out", *(f"cross_attn.{part}" for part in "qkvz")]
-    return [*sites, *(crossed if config.cross_attention else ())]
+    sites += crossed if config.cross_attention else []
+    return {site: site for site in sites} | {f"attn.{part}": f"attn.rot_{part}" for part in "qk"}
+
+
+def unturned(x: Float[Tensor, "... position head d_head"]) -> Int[Tensor, "1 position"]:
+    """Positions for queries and keys of cross-attention, which nothing turns."""
+    return torch.zeros(1, x.shape[-3], dtype=torch.long, device=x.device)
+
+
+def heads_of(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[Attention, dict[str, Tensor]]:
+    """An attention of a layer, with its queries, keys, values and z in a run."""
+    sublayer = block.attention if attention == "self" else block.cross
+    assert isinstance(sublayer.layer, Attention)
+    return sublayer.layer, {part: run[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
 
 
 def after_attention(

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -208,13 +209,17 @@ def rows_at_once(model: Model, share: int = 1) -> int:
 
 
 def fitting(
-    items: Iterable[Item], size: Callable[[Item], int], limit: int, key: Callable[[Item], object]
+    items: Iterable[Item],
+    size: Callable[[Item], int],
+    limit: int,
+    key: Callable[[Item], object] = lambda _: None,
+    enough: float = inf,
 ) -> Iterator[list[Item]]:
-    """Neighbours with the same `key`, as many at a time as add up to no more than `limit`, but at least one."""
+    """Neighbours with the same `key`, up to `enough` at a time, that add up to no more than `limit`, at least one."""
     party: list[Item] = []
     total = 0
     for item in items:
-        if party and (key(item) != key(party[0]) or total + size(item) > limit):
+        if party and (key(item) != key(party[0]) or total >= enough or total + size(item) > limit):
             yield party
             party, total = [], 0
         party.append(item)

@@ -20,7 +20,6 @@ Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
 Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token at each place of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
-PerPrompt = Float[np.ndarray, " prompt"]
 POSITIONAL = ("position", "query", "key")
 ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
 """The columns of every table of effects, after those that say where the cell lies."""
@@ -200,7 +199,7 @@ class Cells(Result):
         return effect.nan_to_num() if self.kind == "search" else effect
 
     def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
-        """What may be rounding: the size of an effect on each prompt up to which it is none."""
+        """The size of an effect on each prompt up to which it may be rounding."""
         sizes = [values[metric] for values in (self.clean, self.corrupt) if values]
         if not sizes:
             return torch.zeros_like(self.values[metric].flatten(0, -2)[0])
@@ -274,7 +273,7 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
 
 
 def dust(*metrics: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
-    """What may be rounding: the size of an effect on each prompt up to which it is none."""
+    """The size of an effect on each prompt up to which it may be rounding."""
     size = torch.stack([each.abs() for each in metrics]).amax(0)
     return _ROUNDING * torch.finfo(size.dtype).eps * size
 
@@ -303,26 +302,19 @@ def cell_rows(
         if not prompts.any():
             continue
         cells = (exists == prompts[:, None]).all(0)
-        part = estimates(values[prompts][:, cells], small[prompts], None if total is None else total[prompts], seed)
-        for name, value in part.items():
+        part = values[prompts][:, cells]
+        mean = estimate(part, np.ones_like(part), seed=seed)
+        idle = (np.abs(part) <= small[prompts][:, None]).all(0)
+        p = np.where(idle, np.nan, mean.two_sided)
+        numbers = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
+        if total is not None and total[prompts].sum() != 0:
+            of_whole = shares(part, total[prompts], seed=seed)
+            numbers |= {"share": of_whole.value, "share_low": of_whole.low, "share_high": of_whole.high}
+        for name, value in numbers.items():
             columns[name][cells] = value
     indices = np.unravel_index(np.arange(values.shape[1]), effect.shape[:-1])
     rows = pd.DataFrame({**dict(zip(axes, indices, strict=True)), **columns, "n": exists.sum(0)})
     return rows.loc[exists.any(0)].reset_index(drop=True)
-
-
-def estimates(
-    values: Float[np.ndarray, "prompt cell"], least: PerPrompt, whole: PerPrompt | None, seed: int
-) -> dict[str, np.ndarray]:
-    """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
-    mean = estimate(values, np.ones_like(values), seed=seed)
-    idle = (np.abs(values) <= least[:, None]).all(0)
-    p = np.where(idle, np.nan, mean.two_sided)
-    columns = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
-    if whole is None or whole.sum() == 0:
-        return columns
-    part = shares(values, whole, seed=seed)
-    return columns | {"share": part.value, "share_low": part.low, "share_high": part.high}
 
 
 def long_table(
@@ -340,17 +332,16 @@ def long_table(
     import pandas as pd  # noqa: PLC0415 (as above)
 
     table, labels = pd.concat(rows, ignore_index=True), labels or {}
-    tokens: dict[str, np.ndarray] = {}
+    tokens: list[str] = []
     for axis in {*axes} & {*labels}:
         table[axis] = named_places(table[axis], labels[axis])
-    for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
+    for axis in [axis for axis in axes if axis in POSITIONAL]:
         indices = table[axis]
         if positions:
             table[axis] = named_places(indices, positions)
-        columns = [name for name in labels if name.startswith("key_") == bool(prefix)]
-        tokens |= {name: named_places(indices, labels[name]) for name in columns}
-    for name, column in tokens.items():
-        table[name] = pd.Series(column, index=table.index, dtype=object)
+        for name in [name for name in labels if name.startswith("key_") == (axis == "key")]:
+            table[name] = pd.Series(named_places(indices, labels[name]), index=table.index, dtype=object)
+            tokens.append(name)
     for name, value in constants.items():
         table[name] = value
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from interp.devices import move
 from interp.model import Model
-from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
+from interp.patching.claimed_texts import Claim, ClaimedTexts
 from interp.patching.gradients.tape import bytes_a_prompt, final_stream
 from interp.patching.knockout import ChangedKeys
 from interp.patching.pairs import text_read
@@ -62,15 +62,13 @@ def estimated_knock_out(
     backward pass.
     """
     model = with_parts(model, "estimates of hidden keys")
-    texts = checked(model, tokens, claims, output, target, stack, attention)
-    output = output or model.output
-    assert output is not None
+    texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     config, base = model.config.stacks[texts.patch_site.stack], plain_run(model, texts.inputs)
     drops = base.final.new_zeros(len(claims), config.n_layers, config.n_heads)
     sizes, values = torch.zeros_like(drops), base.final.new_zeros(len(claims))
     limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
-        row_of, row_values, gradients = _differentiated(texts, claims, lot, output)
+        row_of, row_values, gradients = _differentiated(texts, claims, lot)
         for party in fitting(row_of, lambda at: len(claims[at].queries), limit, lambda at: claims[at].prompt):
             rows = torch.tensor([row_of[index] for index in party], device=model.device)
             with torch.no_grad():
@@ -88,7 +86,7 @@ def estimated_knock_out(
 
 @torch.enable_grad()
 def _differentiated(
-    texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]], output: nn.Linear
+    texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]]
 ) -> tuple[dict[int, int], Float[Tensor, " row"], list[Float[Tensor, "row position head d_head"]]]:
     """Which row each claim has in what follows, what each reads, and the gradients at z, layer by layer.
 
@@ -110,7 +108,7 @@ def _differentiated(
         reads = [texts.read_of(claims[lot[index][turn][0]]) for index in members]
         sizes = torch.tensor([len(read.positions) for read in reads])
         text_of = torch.tensor(members).repeat_interleave(sizes).to(final.device)
-        logits = output(final[text_of, torch.cat([read.positions for read in reads]).to(final.device)])
+        logits = texts.output(final[text_of, torch.cat([read.positions for read in reads]).to(final.device)])
         parts = zip(reads, logits.split(sizes.tolist()), strict=True)
         value = torch.stack([read.value(part) for read, part in parts])
         options: Any = {"retain_graph": turn + 1 < n_turns, "allow_unused": True, "materialize_grads": True}
