@@ -1,7 +1,7 @@
 """What does a model lose without a part of it? Heads, layers, neurons or positions replaced by what says nothing.
 
-What stands in their place is what the part did for another prompt (as a rule), the mean over a corpus, or zero. A part
-that a prompt needs lowers the metric; other parts may compensate, so the drop is a lower bound.
+By default that is what the part did for another prompt, else the mean over a corpus or zero. Without a part that a
+prompt needs the metric falls; other parts may compensate, so the drop is a lower bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,6 @@ from interp.devices import pick
 from interp.errors import InputError, InputWarning, one_of, whole_number
 from interp.indices import is_number
 from interp.model import Model
-from interp.patching.by_forward import run_inputs
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs, check_padding, text_read
 from interp.patching.patch_sites import OF_ROWS, Attending, PatchSite, StackName
@@ -28,7 +27,7 @@ from interp.patching.plain import PlainRun, plain_run
 from interp.patching.preparation import BUDGET, Plan, Values, read_values
 from interp.patching.results import Cells
 from interp.patching.sweeps import swept
-from interp.running import Tokens, as_batches
+from interp.running import Tokens, as_batches, run
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer, with_parts
 
@@ -118,9 +117,9 @@ def ablate_in_order(
     kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Cells:
-    """Ablate cells, each with all before it: how fast the metric falls, and what it falls to.
+    """Ablate cells, each with all before it: at step i of the axis `step`, cells 0 to i of `order` together.
 
-    Arguments are those of `ablate_cells`. At step i of the axis `step`, cells 0 to i of `order` are ablated together.
+    Arguments are those of `ablate_cells`.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(order, "step")
 
@@ -238,7 +237,8 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
     for text in texts:
         if two and (not isinstance(text, tuple) or len(text) != 2):
             raise InputError("this model reads two texts: expected (sources, targets), one such pair or more")
-        out = run_inputs(model, text if two else (text, None), capture=patch_site.names)
+        first, second = text if two else (text, None)
+        out = run(model, first, capture=patch_site.names, target=second)
         mask = text_read((out.tokens, out.target), patch_site.counted("position")).mask
         # in double precision: a long corpus must not lose its last batches to rounding
         sums = torch.stack([pick(out[name], (mask,)).double().sum(0) for name in patch_site.names])
@@ -252,7 +252,7 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
 def _replacements(
     model: Transformer, patch_site: PatchSite, prompts: Pairs, kind: Kind, mean: Tensor | None, donors: Any, seed: int
 ) -> list[Tensor]:
-    """What is put in the place of a site's activations, as `ablate` says: broadcast to each layer's `prompt ...`."""
+    """What replaces a site's activations, as `ablate` says, layer by layer; it broadcasts to `prompt ...`."""
     one_of("kind", kind, Kind)
     for name, value, user in [("mean", mean, "mean"), ("donors", donors, "resample")]:
         if value is not None and kind != user:
@@ -284,13 +284,11 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
         fits.fill_diagonal_(False)
     if not bool(fits.any(1).all()):
         prompt = int((~fits.any(1)).nonzero()[0])
-        raise InputError(
-            f"prompt {prompt} has {int(batch.lengths[prompt])} tokens and no other prompt has as many to resample "
-            "from: give longer ones as donors=, or ablate by kind='mean'"
-        )
+        advice = "give longer ones as donors=, or ablate by kind='mean'"
+        raise InputError(f"no other prompt has the {int(batch.lengths[prompt])} tokens of prompt {prompt}: {advice}")
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
     draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-    out = run_inputs(model, inputs, capture=patch_site.names)
+    out = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
     values = [out[name][draw.to(out[name].device)] for name in patch_site.names]  # below, a negative padding cuts off
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

@@ -1,6 +1,6 @@
-"""The rows of the stream that cells change: with these they enter a pass, and what they share until they leave it.
+"""The rows of the stream that cells change, with which they enter a pass, and what cells of a pass share.
 
-Below its layer, and in a causal stack before the first position that it changes, a cell is as the base run.
+Below its layer, and in a causal stack before the first position that it changes, a cell equals the base run.
 """
 
 from collections.abc import Sequence
@@ -42,10 +42,10 @@ def moment_after(config: StackConfig, layer: int, attention: str = "self") -> Mo
 
 
 class Suffix(Movable):
-    """The positions from `first` on of some prompts, all that some cells can change, and where these are read.
+    """The positions that some cells can change, of some prompts from `first` on, and where these are read.
 
-    There is one reader for all cells, or several, among which the cells that enter together are divided evenly, in
-    order. An encoder's cells go `onward` to positions of the decoder.
+    Cells have one reader; or several, which divide cells that enter together evenly, in order. An encoder's cells go
+    `onward` to positions of the decoder.
     """
 
     def __init__(self, model: Transformer, base: PlainRun, first: int, reads: Reads, onward: "Suffix | None" = None):
@@ -107,12 +107,6 @@ class Suffix(Movable):
         parties = torch.arange(sum(sizes), device=self.reads.device).split([*sizes])
         return torch.cat([cells.view(len(self.readers), -1) for cells in parties], 1)
 
-    @cached_property
-    def reader(self) -> Int[Tensor, " read"]:
-        """Whose each of all reads is."""
-        sizes = torch.tensor([positions.shape[1] for positions in self._reads])
-        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.reads.device)
-
     def attend(
         self, attn: Attention, layer: int, q: Queries, k: Keys, v: Keys, visibility: Visibility, tap: Tap = UNTAPPED
     ) -> Queries:
@@ -161,7 +155,8 @@ class Place(Movable):
         suffix, (n_prompts, n_positions) = self.suffix, self.suffix.shape
         cells = torch.arange(self.n_cells, device=suffix.reads.device)[:, None]  # cell read
         if len(suffix.readers) > 1:
-            cells = suffix.cells_of_readers([self.n_cells])[suffix.reader].T
+            widths = torch.tensor([read.stop - read.start for read in suffix.readers], device=cells.device)
+            cells = suffix.cells_of_readers([self.n_cells]).repeat_interleave(widths, 0).T
         prompts = torch.arange(n_prompts, device=cells.device)[:, None]
         begin, width = (self.rows.start, self.lead[-1]) if isinstance(self.rows, slice) else (0, n_positions)
         column = suffix.reads - (suffix.first + begin)  # of so many positions

@@ -1,4 +1,4 @@
-"""Claimed keys: at some rows of a text, the keys that a label says are attended to, and what is read of the text."""
+"""What is a claim? At some rows of a text, the keys that a label says are attended to, and what is read of the text."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -34,7 +34,7 @@ class Read:
 
 
 def _tensor(name: str, value: Any, expected: str) -> Tensor:
-    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
+    """A list or array as a tensor: of whole numbers, or of True and False, on as many axes as expected."""
     with suppress(TypeError, ValueError, RuntimeError):
         tensor = torch.as_tensor(value)
         fits = (tensor.dtype == torch.bool) == ("True" in expected) and not tensor.is_floating_point()
@@ -45,11 +45,11 @@ def _tensor(name: str, value: Any, expected: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Claim:
-    """Rows of one text, for each the keys that a label says it attends to, and what is read once they are hidden.
+    """Rows of one text, the keys that a label says each attends to, and what is read once they are hidden.
 
-    `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
-    to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
-    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
+    `read` None is the summed log-probability, in nats, of the text's next tokens at the rows. `how` says what happens:
+    "hide" masks the keys, "exchange" gives each key's weight to the value of the key that `others` names for it,
+    "remove" takes weight times value out of the sum. Lists and arrays become tensors.
     """
 
     prompt: int
@@ -133,7 +133,7 @@ def _log_probabilities(
 
 
 def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:
-    """The edits that hide, exchange or remove claimed keys: rows of the batch, each with a claim and its heads."""
+    """The edits that hide, exchange or remove claimed keys; `changes` are rows of the batch with a claim and heads."""
     by_site: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
     for prompt, claim, heads in changes:
         for layer in {layer for layer, _ in heads}:
@@ -169,7 +169,7 @@ def moved(
 
 
 def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:
-    """Why a claim does not lie inside its texts, or leaves a row no key in the layers that see least."""
+    """Why a claim lies outside its texts, or leaves a row no key in the layers that see least."""
     length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.ends))
     rows, last = claim.queries.tolist(), length - 1 - (claim.read is None)
     if min(rows) < 0 or max(rows) > last:

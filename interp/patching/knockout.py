@@ -121,7 +121,7 @@ def knock_out_together(
         shifted = [replace(claims[index], queries=claims[index].queries - first) for index in party]
         edits = edits_of(site, [(row, shifted[row], heads[index]) for row, index in enumerate(party)])
         final = resumed(model, part_run, site, edits, lowest[party[0]], first)
-        values = _values(final, range(len(party)), [reads[index] for index in party], texts.output, first)
+        values = read_out(final, range(len(party)), [reads[index] for index in party], texts.output, first)
         drops[party] = torch.stack([plain[index] for index in party]) - torch.stack(values)
     return drops
 
@@ -176,11 +176,11 @@ def _plain_values(claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
     unique = dict(zip(names, reads, strict=True))
-    values = _values(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
+    values = read_out(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
     return [*map(dict(zip(unique, values, strict=True)).__getitem__, names)]
 
 
-def _values(
+def read_out(
     final: Tensor, prompts: Sequence[int], reads: Sequence[Read], output: nn.Linear, first: int = 0
 ) -> list[Tensor]:
     """What is read of some prompts' final streams, which begin at position `first`; few logits at a time."""

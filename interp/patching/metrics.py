@@ -77,11 +77,8 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
 def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tensor]:
     """Metrics by name, each one finite number a prompt, or refused."""
     for name, value in values.items():
-        if value.shape != (n_prompts,):
-            raise InputError(
-                f"metric {name} must give one number for each of {n_prompts} prompts, shape ({n_prompts},); "
-                f"got shape {tuple(value.shape)}"
-            )
+        if (shape := tuple(value.shape)) != (n_prompts,):
+            raise InputError(f"metric {name} must give one number a prompt: expected ({n_prompts},), got {shape}")
         if not bool(value.isfinite().all()):
             prompt = int((~value.isfinite()).nonzero()[0])
             raise InputError(f"metric {name} is {float(value[prompt])} for prompt {prompt}: expected a finite number")

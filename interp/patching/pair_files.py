@@ -135,8 +135,6 @@ def _words(name: str, words: str, text: str) -> Span:
     starts = [match.start() for match in re.finditer(alone, text)] if words else []
     if len(starts) != 1:
         fault = f"occurs {len(starts)} times in" if starts else "is no word of"
-        raise InputError(
-            f"{words!r}, the place of {name}, {fault} {text!r}: give its (first character, end), or in a table of "
-            f"pairs mark it as {{{name}:{words}}}"
-        )
+        advice = f"give its (first character, end), or in a table of pairs mark it as {{{name}:{words}}}"
+        raise InputError(f"{words!r}, the place of {name}, {fault} {text!r}: {advice}")
     return starts[0], starts[0] + len(words)

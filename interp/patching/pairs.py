@@ -18,10 +18,7 @@ from interp.patching import pair_files
 from interp.patching.pair_files import COLUMNS, FIXED, POSITION, Columns, NamedPlaces, Place, each_place, position_of
 from interp.tokens import Span, TokenBatch, Tokenizer, said_of
 
-_NAMES = (
-    "every token takes the place of one of the other prompt, so both must have equally many: reword one of the two "
-    "(named positions align one pair with another)"
-)
+_NAMES = "each token replaces one of the other prompt, so reword one (named positions align one pair with another)"
 Answer = str | Sequence[str] | int | Sequence[int] | Int[Tensor, "*prompt"]
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
@@ -49,10 +46,8 @@ class Pairs(Result):
 
     def __post_init__(self) -> None:
         if self.clean.ids.shape != self.corrupt.ids.shape or not torch.equal(self.clean.mask, self.corrupt.mask):
-            raise InputError(
-                "clean and corrupted prompts must align token by token: expected equal lengths, got "
-                f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens; {_NAMES}"
-            )
+            lengths = f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens"
+            raise InputError(f"clean and corrupted prompts must be equally long: got {lengths}; {_NAMES}")
         check_padding("pairs", self.clean)
         identical = (~self.changed.any(1)).nonzero()
         if len(identical):
@@ -326,10 +321,8 @@ def answer_ids(model: Model, answer: Answer, n_prompts: int, name: str = "answer
         ids = tokenizer.id(answer) if isinstance(answer, str) else [tokenizer.id(str(each)) for each in answer]
     ids = torch.as_tensor(ids)
     if ids.is_floating_point() or ids.shape not in {(), (n_prompts,)}:
-        raise InputError(
-            f"expected one {name} for each of the {n_prompts} prompts, or one for all; "
-            f"got {ids.dtype} {tuple(ids.shape)}"
-        )
+        expected = f"expected one {name} for each of the {n_prompts} prompts, or one for all"
+        raise InputError(f"{expected}; got {ids.dtype} {tuple(ids.shape)}")
     low, high, d_vocab = int(ids.min()), int(ids.max()), model.config.last.d_vocab
     if low < 0 or high >= d_vocab:
         raise InputError(f"{name}s must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
@@ -340,12 +333,9 @@ def differing(model: Model, target: object, source: object) -> str:
     """The stack whose texts differ."""
     two = len(model.config.stacks) > 1
     if two != (target is not None or source is not None):
-        raise InputError(
-            "this model has an encoder and a decoder: give target=, what the decoder reads for both prompts, or "
-            "source=, what the encoder does"
-            if two
-            else "this model reads one text: expected neither target nor source"
-        )
+        advice = "give target=, what the decoder reads for both prompts, or source=, what the encoder does"
+        both = f"this model has an encoder and a decoder: {advice}"
+        raise InputError(both if two else "this model reads one text: expected neither target nor source")
     return "decoder" if source is not None else next(iter(model.config.stacks))
 
 

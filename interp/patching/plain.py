@@ -26,10 +26,9 @@ Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which promp
 class PlainRun:
     """A stack's run over whole prompts, with everything that a cell may leave as it was, layer by layer.
 
-    `resid` has one entry more than there are layers: the stream into each block, and out of the last. The other sites
-    are at `run[name]`, by their name inside a block (`attn.z`); queries and keys there are as they enter the scores
-    (normalised, rotated), keys and values have one head a key/value head. `final` is the stream after the last norm,
-    `source` the encoder's run where the stack has cross-attention.
+    `resid` is the stream into each block, and out of the last. `run[name]` has the other sites by their name inside a
+    block (`attn.z`); queries and keys are as they enter the scores (normalised, rotated), keys and values have one head
+    a key/value head. `final` is the stream after the last norm, `source` the encoder's run under cross-attention.
     """
 
     stack: str
@@ -146,10 +145,7 @@ def heads_of(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[A
 def after_attention(
     block: Block, plain: PlainRun, layer: int, rows: Rows, change: Change, attention: Attending = "self"
 ) -> Change:
-    """The stream that attention leaves at some rows where its heads write so much more than in the plain run.
-
-    In parallel blocks it has passed the feed-forward too.
-    """
+    """The stream after attention (in parallel blocks the block) at some rows, with `change` added by its heads."""
     if block.attn.config.parallel:
         return plain.resid[layer + 1].to(change.device)[rows] + change
     sublayer = block.attention if attention == "self" else block.cross

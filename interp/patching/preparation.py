@@ -1,4 +1,4 @@
-"""What does a call change and read, and how much of it goes through at a time? Checked once; its tables as `Cells`."""
+"""What does a call change and read, how much at a time, and how do its tables become `Cells`? Checked once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,10 +61,9 @@ class Plan:
         differing = pairs.differing(patch_site.stack)
         for axis in {*POSITIONAL} & {*by} if pairs.positions else ():
             if patch_site.counted(axis) != differing:
-                raise InputError(
-                    f"{', '.join(pairs.positions)} are positions of what the {differing} reads, and {axis} of {name} "
-                    "counts the other text: leave positions out"
-                )
+                named = ", ".join(pairs.positions)
+                fault = f"the {differing} reads {named}, and {axis} of {name} counts the other text"
+                raise InputError(f"{fault}: leave positions out")
         readouts = prepared(model, pairs, metrics)
         bare = pairs.right is None or pairs.wrong is None or any(each.name == ANSWERS for each in readouts)
         plain = readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]

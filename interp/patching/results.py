@@ -35,9 +35,9 @@ _FROM_ZERO = (ANSWERS, "probability")  # metrics of which all can be lost: at 0 
 class Cells(Result):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
-    Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
-    edges; `circuit`. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond
-    a prompt's text and edges that do not exist are NaN.
+    Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` for
+    edges; `circuit`. Or they are a list (`cell`), or an order (each `step` has all cells up to it). Positions beyond a
+    prompt's text and edges that do not exist are NaN.
     """
 
     site: str  # what was changed; edges have none
@@ -81,9 +81,8 @@ class Cells(Result):
         effect, reason = self.effects(metric), self.no_share(metric)
         if warn_of(reason) or not self._has_whole(metric):
             return torch.full_like(effect[..., 0], torch.nan)
-        whole = self.difference(metric)
-        part = share(effect.flatten(0, -2).T.double().cpu().numpy(), whole.double().cpu().numpy())
-        return torch.from_numpy(part).view(effect.shape[:-1]).to(whole)
+        part = share(effect.flatten(0, -2).T.double().cpu().numpy(), self.difference(metric).double().cpu().numpy())
+        return torch.from_numpy(part).view(effect.shape[:-1]).to(effect)
 
     def no_share(self, metric: str | None = None) -> str | None:
         """Why nothing is a share of a metric's whole difference; None where shares mean something, or have no whole."""
@@ -116,13 +115,12 @@ class Cells(Result):
 
     def top(self, k: int = 5, metric: str | None = None) -> list[Any]:
         """The `k` cells with the largest mean effects either way: named tuples, a place on each axis and `effect`."""
-        axes = self.units or self.axes
+        axes, rows = self.units or self.axes, []
         cell = namedtuple("Cell", [*axes, "effect"])
         names = [self.labels.get(axis) or (self.positions if axis in POSITIONAL else ()) for axis in axes]
-        return [
-            cell(*(name[index] if name else index for name, index in zip(names, place, strict=True)), mean)
-            for place, mean in self._largest(k, metric)
-        ]
+        for place, mean in self._largest(k, metric):
+            rows.append(cell(*(name[at] if name else at for name, at in zip(names, place, strict=True)), mean))
+        return rows
 
     def largest(self, metric: str | None = None, k: int = 3) -> str:
         """`L3.H2 +0.81, L2.H5 +0.42, L1.H1 -0.2`: the largest mean effects."""
@@ -145,18 +143,16 @@ class Cells(Result):
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)
-        table = self.table()
+        table, axes = self.table(), {*self.axes}
         if self._ablated:
             table = table.assign(direction=f"ablated by {self.kind}")
-            if self.axes == ("step",):
+            if axes == {"step"}:
                 return draw_figure("steps", table, name, plain=float(self.clean[name].mean()), **options)
             options = {"heading": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **options}
         if self.kind == "search":
             options = {"top": len(self.cells), **options}
-        axes = {*self.axes}
-        if kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes:
-            return draw_figure("top_cells", table, name, **options)
-        return draw_figure("cell_map", table, name, **options)
+        top = kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes
+        return draw_figure("top_cells" if top else "cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was changed, each metric of the plain prompts, and the largest effects."""
@@ -216,10 +212,10 @@ class Cells(Result):
 
 
 def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | None:
-    """Why nothing is a share of a metric's whole: clean less corrupt, or clean alone; None where shares mean something.
+    """Why nothing is a share of a metric's whole (clean less corrupt, or clean); None where shares mean something.
 
-    The whole, or that of the answers' logit difference, is small against its spread or has the wrong sign; or the model
-    answers clean prompts no more rightly than a coin would; of five to seven, no more than half.
+    The whole, or the answers' logit difference, is small against its spread or has the wrong sign; or the model answers
+    clean prompts no better than a coin (of five to seven prompts, no more than half).
     """
     for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
         whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
@@ -235,9 +231,9 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
 def guessed(
     clean: Float[Tensor, " prompt"], answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()
 ) -> str | None:
-    """Why the model cannot do a task: it gives an answer no more rightly than a coin would, by logit differences.
+    """Why the model cannot do a task: by logit differences it answers no better than a coin.
 
-    The 95% interval of how often it is right reaches down to one half, over prompts or what they share (`clusters`).
+    The 95% interval of how often it is right, over prompts or what they share (`clusters`), reaches down to one half.
     """
     right, names = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
     for answer in dict.fromkeys(names):
@@ -245,9 +241,8 @@ def guessed(
         accuracy = shares(rights[:, None], np.ones(len(rights)), clusters=clusters)
         if not accuracy.low[0] > 0.5:  # of few prompts there is no interval
             prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
-            count = int(np.nansum(rights))
-            few = count == accuracy.n[0]
-            why = ": too few to tell from a coin, so give more" if few else ", which a coin would do as well"
+            all_right = (count := int(np.nansum(rights))) == accuracy.n[0]
+            why = ": too few to tell from a coin, so give more" if all_right else ", which a coin would do as well"
             return f"the model puts the right answer first in {count} of {prompts}{why}"
     return None
 
@@ -265,10 +260,8 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
         number = f"{mean:.3g}".replace("-", "−")
-        return (
-            f"the whole effect is {number} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
-            "too little for a share of it to mean anything"
-        )
+        why = f"(mean and standard error over {len(whole)} prompts): too little for a share of it to mean anything"
+        return f"the whole effect is {number} ± {error:.2g} {why}"
     return None
 
 
