@@ -44,8 +44,8 @@ class Options(TypedDict, total=False):
     target: what the decoder reads where there is an encoder, which reads the prompts.
     stack, attention: as in `sweep`.
     mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
-    donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
-        corrupted prompts of pairs, else the other prompts, with an `InputWarning` if all have the same answer.
+    donors: for `resample`, prompts to draw from ((sources, targets) where there is an encoder); by default the pairs'
+        corrupted prompts, else the other prompts, with an `InputWarning` if all have the same answer.
     seed: of the draw.
     budget: bytes of activations that one pass may hold.
     """
@@ -75,10 +75,10 @@ def ablate(
         model: a transformer with an output layer.
         prompts: what is run, padded on the right; of `Pairs` the clean prompts, with their answers.
         metrics: what to read, one or several, with their answers (`logit_difference(" he", " she")`).
-        site, by: as in `sweep`. Keys that a query does not see stay unseen where `scores` are ablated.
-        kind: `resample`, the activation at the same position of one other prompt, drawn for each (Chan 2022, "Causal
-            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too. Of
-            `scores` and `pattern` `zero` alone.
+        site, by: as in `sweep`. If `scores` are ablated, keys that a query does not see stay unseen.
+        kind: `resample`, the activation at the same position of another prompt, drawn for each (Chan 2022, "Causal
+            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too, and
+            the only kind for `scores` and `pattern`.
         options: those of `Options`.
     """
     ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
@@ -217,10 +217,9 @@ def mean_activation(
 ) -> Float[Tensor, "layer ..."]:
     """The mean of a site over all real positions of texts, one of them in memory at a time.
 
-    `texts` are a text, or any number of them, of which each may be a batch (`TokenBatch`, or ids); of a model with an
-    encoder and a decoder (sources, targets). The other arguments are those of `ablate`.
-
-    It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
+    It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for the stream. `texts` are one or
+    any number of texts or batches (`TokenBatch`, or ids); for an encoder-decoder pairs (sources, targets). The other
+    arguments are those of `ablate`.
     """
     patch_site = PatchSite.from_name(model, site, stack=stack, attention=attention)
     _check_kind(patch_site.site, "mean")

@@ -5,14 +5,11 @@ feed-forward writes) is as in the other prompt, and we record what the receivers
 `Receiver` and `check_paths` serve the fast way too.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any, Literal, get_args
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -28,7 +25,7 @@ from interp.patching.patch_sites import SITE_AXES, Attending, StackName, last_st
 from interp.patching.plain import Moment
 from interp.patching.preparation import Plan
 from interp.patching.results import POSITIONAL, Cells, Direction
-from interp.running import Run, run
+from interp.running import Run, bound, in_turn, run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
@@ -215,26 +212,17 @@ def run_inputs(model: Model, inputs: Inputs, **options: Any) -> Run:
 
 def _received(model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], pairs: Pairs) -> Edits:
     """Edits that give all receivers what they read in the first pass."""
-    values: dict[str, Tensor] = {}
-    regions: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    edits: dict[str, Edit] = {}
     for receiver in receivers:
-        site, columns = _site_read(model, stack, receiver), receiver.columns(pairs, stack)
-        value = first[site]
+        value = first[site := _site_read(model, stack, receiver)]
         if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
             assert receiver.layer is not None
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
-        values[site] = value
-        rows = (slice(None), slice(None)) if columns is None else (torch.arange(len(pairs)), columns)
-        regions[site].append((*rows, slice(None) if receiver.head is None else receiver.head))
-
-    def edit(plain: Tensor, site: str) -> Tensor:
-        changed = plain.clone()
-        for region in regions[site]:
-            changed[region] = values[site][region]
-        return changed
-
-    return {site: partial(edit, site=site) for site in regions}
+        entry: dict[str, Any] = {"head": receiver.head, "position": receiver.columns(pairs, stack)}
+        edit = patch(value, **{axis: index for axis, index in entry.items() if index is not None})
+        edits[site] = in_turn(edits.get(site), bound(model, {site: edit}, first.tokens, first.target)[site])
+    return {**edits}
 
 
 def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:

@@ -58,12 +58,12 @@ def knock_out(
     Args:
         model: a transformer, causal or not, or an encoder and a decoder.
         tokens: the texts, padded on the right.
-        claims: on any of them, as many as one likes.
+        claims: any number, on any of the texts.
         output: what the claims' reads read from the final stream (a probe); by default the model's output layer.
         target: what the decoder reads where there is an encoder, which reads `tokens`.
-        stack: whose heads; by default those of the stack that is read. The claims' rows are positions of its text.
+        stack: whose heads, by default those of the stack that is read. Claims' rows are positions of its text.
         attention: `self`, or `cross`: then the claims' keys are positions of the source.
-        cells: which heads each claim is asked of; the others are NaN. By default all.
+        cells: for which heads each claim is measured, by default all; the others are NaN.
 
     A claim outside its text, or that leaves a row nothing else to attend to, is an `InputError`.
     """
@@ -93,8 +93,8 @@ def knock_out_together(
 ) -> Float[Tensor, " claim"]:
     """Drop in what each claim reads, with its keys changed in several heads at once, in the read's unit.
 
-    `heads` are, for each claim, (layer, head) pairs of a model of one stack; the other arguments are those of
-    `knock_out`. Heads that do the same stand in for each other: the drop may be larger than all single ones added up.
+    `heads` are, for each claim, (layer, head) pairs of a model of one stack; other arguments are those of `knock_out`.
+    Heads that do the same compensate for each other: the drop may exceed the sum of all single ones.
     """
     texts, config = ClaimedTexts(model, tokens, claims, output), model.config.last
     if len(heads) != len(claims) or not all(heads):

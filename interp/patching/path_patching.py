@@ -55,22 +55,21 @@ def path_patch(
 ) -> Cells:
     """Patch the paths from every sender to the receivers, exactly.
 
-    The base prompt is run with one sender as in the other prompt, and what the receivers get is recorded; then the base
-    prompt is run with all receivers given that, everything else recomputed, and the metric is read.
+    The base prompt is run with one sender as in the other prompt, and what the receivers read is recorded. Then the
+    base prompt is run with all receivers given that, everything else recomputed, and the metric is read. A sender that
+    comes after all receivers keeps the base prompt's value.
 
     Args:
         model, pairs, metrics, direction: as in `sweep`.
         receivers: where the paths end, all patched together.
         sender: where they begin: `z` (heads) or `mlp_out` (feed-forwards).
-        by: the cells' axes: `layer`, then any of `head` (for `z`) and `position`, of the sender.
-        through: what is recomputed between sender and receivers: `nothing` (one edge, with no other part on it, as in
-            Goldowsky-Dill 2023), `mlps` (every other head is kept as it was, as in Wang 2022, section 3.1), or
-            `everything`, for which every cell takes two plain forward passes.
+        by: the senders' axes: `layer`, then any of `head` (for `z`) and `position`.
+        through: what is recomputed between sender and receivers: `nothing` (one edge alone, as in Goldowsky-Dill 2023),
+            `mlps` (all other heads keep their values, as in Wang 2022, section 3.1), or `everything`, for which every
+            cell takes two plain forward passes.
         stack: in which the paths begin and end. Receivers are in its self-attention and feed-forwards.
-        attention: `self` or `cross`: whose heads send. On the way cross-attention is kept wherever self-attention is.
+        attention: `self` or `cross`: whose heads send. Cross-attention is kept wherever self-attention is.
         budget: bytes of activations that one pass may hold.
-
-    A sender that comes after all receivers keeps the base prompt's value.
     """
     model = with_parts(model, "path patching")
     if through == "everything":

@@ -50,19 +50,19 @@ def sweep(
 
     Args:
         model: a transformer with an output layer.
-        pairs: clean and corrupted prompts, token for token alike in length; lengths may differ between pairs.
+        pairs: clean and corrupted prompts, equally long within a pair.
         metrics: what to read, one or several.
         site: any that `run` can edit, by its name in a layer (`z`, `resid_pre`, `mlp.post`) or outside the layers
-            (`embed`, `resid_final`, `logits`: a single layer, 0).
+            (`embed`, `resid_final`, `logits`: one layer, 0).
         by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, for `pattern`
-            and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count in each prompt's own
-            tokens; those of keys and values of cross-attention are the source's. Where the pairs name positions, an
-            axis has an entry a name, and nothing else is patched.
-        direction: `denoise` (or `denoising`) puts clean activations into the corrupted prompt, `noise` (or `noising`)
-            corrupted ones into the clean.
-        stack: `encoder` or `decoder`; by default that which the output layer reads.
+            and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count each prompt's own
+            tokens (for keys and values of cross-attention the source's). If the pairs name positions, an axis has an
+            entry a name, and nothing else is patched.
+        direction: `denoise` (`denoising`) puts clean activations into the corrupted prompt, `noise` (`noising`)
+            corrupted ones into the clean prompt.
+        stack: `encoder` or `decoder`; by default the one that the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
-        budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
+        budget: bytes that the sweep may take; prompts and their cells go through in as many parts as that needs.
 
     A site that is the same in both prompts, and a budget too small for one cell, are an `InputError`.
     """
