@@ -270,11 +270,11 @@ def _replacements(
 
 
 def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors: Any, seed: int) -> list[Tensor]:
-    two, inputs = len(model.config.stacks) > 1, prompts.inputs[0]
+    two = len(model.config.stacks) > 1
     if donors is not None and two and not isinstance(donors, tuple):
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
-    if donors is not None:
-        inputs = as_batches(model, *(donors if two else (donors, None)))
+    texts: Any = donors if two else (donors, None)
+    inputs = prompts.inputs[0] if donors is None else as_batches(model, *texts)
     stack = patch_site.counted("position")
     donor_batch, batch = text_read(inputs, stack), prompts.read_by(stack)
     check_padding("donors", donor_batch)

@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import StackConfig
 from interp.devices import Movable
-from interp.patching.plain import Moment, PlainRun, unturned
+from interp.patching.plain import Moment, PlainRun, origins
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
@@ -123,7 +123,7 @@ class Suffix(Movable):
             z = attn.mix(queries, k, v, self._across(queries.shape[1]))
             return rearrange(z, "prompt (cell query) head d_head -> cell prompt query head d_head", cell=len(q))
         k, v = attn.project_keys_values(source)
-        return attn.mix(q, attn.keys(k, unturned(k)), v, self._across(q.shape[2]))
+        return attn.mix(q, attn.keys(k, origins(k)), v, self._across(q.shape[2]))
 
     def _across(self, n_queries: int) -> Visibility:
         """What so many queries of each prompt see of its source."""

@@ -18,7 +18,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.devices import move
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, AtReads, ChangedRows, Rows, Shape, Suffix
-from interp.patching.plain import unturned
+from interp.patching.plain import origins
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
 
@@ -242,7 +242,7 @@ def _cross(block: Block, layer: int, parts: Sequence[Arriving]) -> list[Arriving
     attn, rows, z = block.cross_attn, _flat(parts), []
     assert attn is not None
     q = attn.project_queries(block.cross.read(rows))
-    for suffix, members, queries in _like(attn.queries(q, unturned(q)), parts):
+    for suffix, members, queries in _like(attn.queries(q, origins(q)), parts):
         sources = [entry.source for entry in members if entry.source is not None]
         source = _cat(sources) if sources else None
         if source is None or len(source) == len(queries):

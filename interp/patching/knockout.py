@@ -23,7 +23,7 @@ from interp.patching.engine import resume
 from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.patching.patches import resumed
-from interp.patching.plain import PlainRun, after_attention, heads_of, plain_run, visibility_of
+from interp.patching.plain import PlainRun, after_attention, attention_parts, plain_run, visibility_of
 from interp.patching.preparation import fitting, rows_at_once
 from interp.running import Tokens, run
 from interp.tap import Tap
@@ -254,7 +254,7 @@ class ChangedKeys(Movable):
 
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
         """The change of each head's mix at the claimed rows of a layer, with its own claimed keys changed."""
-        attn, plain = heads_of(self.blocks[layer], self.base, layer, self.patch_site.attention)
+        attn, plain = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
         here = self.to(self.blocks[layer].device)
         edits = {"scores": lambda rows: rows.masked_fill(here.masked, -torch.inf)}
         if bool(here.moved.any()):
@@ -264,7 +264,8 @@ class ChangedKeys(Movable):
 
     def written(self, layer: int) -> Float[Tensor, "head row d_model"]:
         """The same, as it is written into the stream."""
-        return self.dz(layer) @ heads_of(self.blocks[layer], self.base, layer, self.patch_site.attention)[0].W_O
+        attn, _ = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
+        return self.dz(layer) @ attn.W_O
 
 
 def _hidden_values(

@@ -107,12 +107,12 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
         residual = stack.embed(ids, batch.positions.expand_as(ids))
         visibility = Visibility.from_batch(batch, causal=stack.config.causal)
         final = stack.resume(residual, visibility, tap=tap.at(name), source=source)
-        seen = tap.activations
-        activations = {site: [seen[f"{name}.{layer}.{at}"] for layer in layers] for site, at in sites.items()}
-        resid = [*activations.pop("resid_pre"), seen[last]]
+        values = tap.activations
+        activations = {site: [values[f"{name}.{layer}.{at}"] for layer in layers] for site, at in sites.items()}
+        resid = [*activations.pop("resid_pre"), values[last]]
         for part, enter in (("q", Attention.queries), ("k", Attention.keys)) if stack.config.cross_attention else ():
-            pairs = zip(stack.blocks, activations[f"cross_attn.{part}"], strict=True)
-            activations[f"cross_attn.{part}"] = [enter(block.cross_attn, x, unturned(x)) for block, x in pairs]
+            attns = zip((block.cross_attn for block in stack.blocks), activations[f"cross_attn.{part}"], strict=True)
+            activations[f"cross_attn.{part}"] = [enter(attn, x, origins(x)) for attn, x in attns if attn is not None]
         run = PlainRun(name, batch, resid, activations, final, run)
         source = Source.from_stream(final, batch)
     assert run is not None  # the metrics say which logits they need; the rest is never computed
@@ -130,12 +130,12 @@ def _recorded(model: Transformer, stack: str) -> dict[str, str]:
     return {site: site for site in sites} | {f"attn.{part}": f"attn.rot_{part}" for part in "qk"}
 
 
-def unturned(x: Float[Tensor, "... position head d_head"]) -> Int[Tensor, "1 position"]:
+def origins(x: Float[Tensor, "... position head d_head"]) -> Int[Tensor, "1 position"]:
     """Positions for queries and keys of cross-attention, which nothing turns."""
     return torch.zeros(1, x.shape[-3], dtype=torch.long, device=x.device)
 
 
-def heads_of(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[Attention, dict[str, Tensor]]:
+def attention_parts(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[Attention, dict[str, Tensor]]:
     """An attention of a layer, with its queries, keys, values and z in a run."""
     sublayer = block.attention if attention == "self" else block.cross
     assert isinstance(sublayer.layer, Attention)
