@@ -1,7 +1,7 @@
 """What does a model lose without a part of it? Heads, layers, neurons or positions replaced by what says nothing.
 
-What stands in their place is what the part did for another prompt (as a rule), the mean over a corpus, or zero. A part
-that a prompt needs lowers the metric; other parts may compensate, so the drop is a lower bound.
+By default that is what the part did for another prompt, else the mean over a corpus or zero. Without a part that a
+prompt needs the metric falls; other parts may compensate, so the drop is a lower bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -44,8 +44,8 @@ class Options(TypedDict, total=False):
     target: what the decoder reads where there is an encoder, which reads the prompts.
     stack, attention: as in `sweep`.
     mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
-    donors: for `resample`, prompts to draw from (sources and targets where there is an encoder); by default the
-        corrupted prompts of pairs, else the other prompts, with an `InputWarning` if all have the same answer.
+    donors: for `resample`, prompts to draw from ((sources, targets) where there is an encoder); by default the pairs'
+        corrupted prompts, else the other prompts, with an `InputWarning` if all have the same answer.
     seed: of the draw.
     budget: bytes of activations that one pass may hold.
     """
@@ -75,10 +75,10 @@ def ablate(
         model: a transformer with an output layer.
         prompts: what is run, padded on the right; of `Pairs` the clean prompts, with their answers.
         metrics: what to read, one or several, with their answers (`logit_difference(" he", " she")`).
-        site, by: as in `sweep`. Keys that a query does not see stay unseen where `scores` are ablated.
-        kind: `resample`, the activation at the same position of one other prompt, drawn for each (Chan 2022, "Causal
-            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too. Of
-            `scores` and `pattern` `zero` alone.
+        site, by: as in `sweep`. If `scores` are ablated, keys that a query does not see stay unseen.
+        kind: `resample`, the activation at the same position of another prompt, drawn for each (Chan 2022, "Causal
+            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too, and
+            the only kind for `scores` and `pattern`.
         options: those of `Options`.
     """
     ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
@@ -117,9 +117,9 @@ def ablate_in_order(
     kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Cells:
-    """Ablate cells, each with all before it: how fast the metric falls, and what it falls to.
+    """Ablate cells, each with all before it: at step i of the axis `step`, cells 0 to i of `order` together.
 
-    Arguments are those of `ablate_cells`. At step i of the axis `step`, cells 0 to i of `order` are ablated together.
+    Arguments are those of `ablate_cells`.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(order, "step")
 
@@ -146,17 +146,18 @@ class _Ablation:
         self.instead = _replacements(model, self.plan.patch_site, alone, kind, *drawing)
         self.run = plain_run(model, alone.inputs[0])
         self.values = read_values(model, self.run, self.plan.plain)
-        for readout in self.plan.readouts if donors is None and kind == "resample" else ():
-            wrong = (self.values[readout.name] < 0).long()[:, None]
-            if readout.tokens is not None and len(readout.tokens.gather(1, wrong).unique()) == 1:
-                warn(_ONE_ANSWER, InputWarning, stacklevel=4)
-                break
+        answers = [
+            readout.tokens.gather(1, (self.values[readout.name] < 0).long()[:, None])
+            for readout in self.plan.readouts
+            if readout.tokens is not None
+        ]
+        if donors is None and kind == "resample" and any(len(each.unique()) == 1 for each in answers):
+            warn(_ONE_ANSWER, InputWarning, stacklevel=4)
 
     def replaced(self) -> PlainRun:
-        site = self.plan.patch_site
-        run = self.run.in_stack(site.stack)
-        layers = zip(self.instead, run[site.local], strict=True)
-        theirs = [value.to(plain).expand_as(plain) for value, plain in layers]
+        """The plain run with its site replaced in every layer."""
+        site, run = self.plan.patch_site, self.run.in_stack(self.plan.patch_site.stack)
+        theirs = [value.to(plain).expand_as(plain) for value, plain in zip(self.instead, run[site.local], strict=True)]
         run = replace(run, activations=run.activations | {site.local: theirs})
         return run if run.stack == self.run.stack else replace(self.run, source=run)
 
@@ -216,17 +217,16 @@ def mean_activation(
 ) -> Float[Tensor, "layer ..."]:
     """The mean of a site over all real positions of texts, one of them in memory at a time.
 
-    `texts` are a text, or any number of them, of which each may be a batch (`TokenBatch`, or ids); of a model with an
-    encoder and a decoder (sources, targets). The other arguments are those of `ablate`.
-
-    It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for a place in the stream.
+    It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for the stream. `texts` are one or
+    any number of texts or batches (`TokenBatch`, or ids); for an encoder-decoder pairs (sources, targets). The other
+    arguments are those of `ablate`.
     """
     patch_site = PatchSite.from_name(model, site, stack=stack, attention=attention)
-    _check_rows(patch_site.site, "mean")
+    _check_kind(patch_site.site, "mean")
     return _mean(model, patch_site, [texts] if isinstance(texts, str | Tensor | TokenBatch) else texts)
 
 
-def _check_rows(site: str, kind: str) -> None:
+def _check_kind(site: str, kind: str) -> None:
     if kind != "zero" and site in OF_ROWS:
         raise InputError(f"cannot ablate {site!r} by kind={kind!r}: prompts differ in their keys; expected 'zero'")
 
@@ -251,12 +251,12 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
 def _replacements(
     model: Transformer, patch_site: PatchSite, prompts: Pairs, kind: Kind, mean: Tensor | None, donors: Any, seed: int
 ) -> list[Tensor]:
-    """What is put in the place of a site's activations, as `ablate` says: broadcast to each layer's `prompt ...`."""
+    """What replaces a site's activations, as `ablate` says, layer by layer; it broadcasts to `prompt ...`."""
     one_of("kind", kind, Kind)
     for name, value, user in [("mean", mean, "mean"), ("donors", donors, "resample")]:
         if value is not None and kind != user:
             raise InputError(f"{name}= is not used by kind={kind!r}: leave it out")
-    _check_rows(patch_site.site, kind)
+    _check_kind(patch_site.site, kind)
     if kind == "zero":
         return [torch.zeros((), device=model.device)] * patch_site.n_layers
     if kind == "resample":
@@ -270,7 +270,6 @@ def _replacements(
 
 
 def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors: Any, seed: int) -> list[Tensor]:
-    """What other prompts have there: the donors, or each other."""
     two = len(model.config.stacks) > 1
     if donors is not None and two and not isinstance(donors, tuple):
         raise InputError("this model reads two texts: expected donors=(sources, targets)")
@@ -284,14 +283,11 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
         fits.fill_diagonal_(False)
     if not bool(fits.any(1).all()):
         prompt = int((~fits.any(1)).nonzero()[0])
-        raise InputError(
-            f"prompt {prompt} has {int(batch.lengths[prompt])} tokens and no other prompt has as many to resample "
-            "from: give longer ones as donors=, or ablate by kind='mean'"
-        )
+        advice = "give longer ones as donors=, or ablate by kind='mean'"
+        raise InputError(f"no other prompt has the {int(batch.lengths[prompt])} tokens of prompt {prompt}: {advice}")
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
     draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
-    activations = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
-    layers = [activations[name] for name in patch_site.names]
-    values = [layer[draw.to(layer.device)] for layer in layers]  # padded with less than nothing is cut off
+    out = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
+    values = [out[name][draw.to(out[name].device)] for name in patch_site.names]  # below, a negative padding cuts off
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

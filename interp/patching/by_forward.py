@@ -1,18 +1,15 @@
-"""The plain way to intervene: one whole forward pass a cell. Slow, obvious, and what every fast path is compared with.
+"""The plain way to intervene: one whole forward pass a cell. Slow and obvious; every fast way is compared with it.
 
-A sweep's cell is as in the other prompt's run. A path leads from one sender, what a head or a feed-forward writes, to
-receivers, what others read, and takes two passes: the first lets the sender alone be as in the other prompt and records
-what the receivers get; the second gives them that. `Receiver` and `check_paths` serve the fast way too.
+A sweep's cell is as in the other prompt's run. A path takes two passes. In the first only the sender (what a head or a
+feed-forward writes) is as in the other prompt, and we record what the receivers read; the second gives them that.
+`Receiver` and `check_paths` serve the fast way too.
 """
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any, Literal, get_args
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 
@@ -28,7 +25,7 @@ from interp.patching.patch_sites import SITE_AXES, Attending, StackName, last_st
 from interp.patching.plain import Moment
 from interp.patching.preparation import Plan
 from interp.patching.results import POSITIONAL, Cells, Direction
-from interp.running import Run, run
+from interp.running import Run, bound, in_turn, run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
@@ -42,11 +39,11 @@ Part = Literal["q", "k", "v", "mlp", "logits"]
 
 @dataclass(frozen=True)
 class Receiver:
-    """What a path ends at, everywhere or at one position of each prompt's own tokens.
+    """Where a path ends, at every position or at one of each prompt's own tokens.
 
-    `position` is a number (negative: from its end), a name that the pairs have, or an array with one a prompt.
-    `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all heads of a layer, `mlp`: what the
-    feed-forward of a layer reads, or `logits`: the stream that the output layer reads through the last norm.
+    `position` is a number (negative: from the end), a name that the pairs have, or an array with one a prompt. `part`
+    is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of a layer's heads, `mlp` (what a feed-forward
+    reads), or `logits` (the stream that the output layer reads through the last norm).
     """
 
     part: Part
@@ -111,10 +108,9 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
     elif not is_number(receiver.layer) or not 0 <= receiver.layer < config.n_layers:
         raise InputError(f"no layer {receiver.layer} to receive {part}: expected 0-{config.n_layers - 1}")
     if config.qk_norm == "all" and part in {"q", "k"}:
-        raise InputError(
-            f"this model normalises {'queries' if part == 'q' else 'keys'} over all heads at once, so that none reads "
-            "by itself: expected a receiver v, mlp or logits"
-        )
+        parts = "queries" if part == "q" else "keys"
+        alone = "so none reads by itself: expected a receiver v, mlp or logits"
+        raise InputError(f"this model normalises {parts} over all heads at once, {alone}")
     heads = receiver.n_heads(config) if part in {"q", "k", "v"} else 0
     if receiver.head is not None and not (is_number(receiver.head) and 0 <= receiver.head < heads):
         expected = f"expected 0-{heads - 1}, or None for all" if heads else "it is not read by heads, leave head out"
@@ -215,31 +211,21 @@ def run_inputs(model: Model, inputs: Inputs, **options: Any) -> Run:
 
 
 def _received(model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], pairs: Pairs) -> Edits:
-    """Edits that give all receivers what they got in the first pass."""
-    values: dict[str, Tensor] = {}
-    regions: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    """Edits that give all receivers what they read in the first pass."""
+    edits: dict[str, Edit] = {}
     for receiver in receivers:
-        site, columns = _site_read(model, stack, receiver), receiver.columns(pairs, stack)
-        value = first[site]
+        value = first[site := _site_read(model, stack, receiver)]
         if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
             assert receiver.layer is not None
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")
-        values[site] = value
-        rows = (slice(None), slice(None)) if columns is None else (torch.arange(len(pairs)), columns)
-        regions[site].append((*rows, slice(None) if receiver.head is None else receiver.head))
-
-    def edit(plain: Tensor, site: str) -> Tensor:
-        changed = plain.clone()
-        for region in regions[site]:
-            changed[region] = values[site][region]
-        return changed
-
-    return {site: partial(edit, site=site) for site in regions}
+        entry: dict[str, Any] = {"head": receiver.head, "position": receiver.columns(pairs, stack)}
+        edit = patch(value, **{axis: index for axis, index in entry.items() if index is not None})
+        edits[site] = in_turn(edits.get(site), bound(model, {site: edit}, first.tokens, first.target)[site])
+    return {**edits}
 
 
 def _site_read(model: Transformer, stack: str, receiver: Receiver) -> str:
-    """Where to see what a receiver reads."""
     config = model.config.stacks[stack]
     if receiver.layer is None:
         return f"{stack}.resid_final"

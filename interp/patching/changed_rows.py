@@ -1,6 +1,6 @@
-"""The rows of the stream that cells change: with these they enter a pass, and what they share until they leave it.
+"""The rows of the stream that cells change, with which they enter a pass, and what cells of a pass share.
 
-Below its layer, and in a causal stack before the first position that it changes, a cell is as the base run.
+Below its layer, and in a causal stack before the first position that it changes, a cell equals the base run.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.config import StackConfig
 from interp.devices import Movable
-from interp.patching.plain import Moment, PlainRun
+from interp.patching.plain import Moment, PlainRun, origins
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
@@ -42,10 +42,10 @@ def moment_after(config: StackConfig, layer: int, attention: str = "self") -> Mo
 
 
 class Suffix(Movable):
-    """The positions from `first` on of some prompts, all that some cells can change, and where these are read.
+    """The positions that some cells can change, of some prompts from `first` on, and where these are read.
 
-    There is one reader for all cells, or several, among which the cells that enter together are divided evenly, in
-    order. An encoder's cells go `onward` to positions of the decoder.
+    Cells have one reader; or several, which divide cells that enter together evenly, in order. An encoder's cells go
+    `onward` to positions of the decoder.
     """
 
     def __init__(self, model: Transformer, base: PlainRun, first: int, reads: Reads, onward: "Suffix | None" = None):
@@ -107,12 +107,6 @@ class Suffix(Movable):
         parties = torch.arange(sum(sizes), device=self.reads.device).split([*sizes])
         return torch.cat([cells.view(len(self.readers), -1) for cells in parties], 1)
 
-    @cached_property
-    def reader(self) -> Int[Tensor, " read"]:
-        """Whose each of all reads is."""
-        sizes = torch.tensor([positions.shape[1] for positions in self._reads])
-        return torch.arange(len(sizes)).repeat_interleave(sizes).to(self.reads.device)
-
     def attend(
         self, attn: Attention, layer: int, q: Queries, k: Keys, v: Keys, visibility: Visibility, tap: Tap = UNTAPPED
     ) -> Queries:
@@ -129,8 +123,7 @@ class Suffix(Movable):
             z = attn.mix(queries, k, v, self._across(queries.shape[1]))
             return rearrange(z, "prompt (cell query) head d_head -> cell prompt query head d_head", cell=len(q))
         k, v = attn.project_keys_values(source)
-        unturned = torch.zeros(1, k.shape[2], dtype=torch.long, device=k.device)
-        return attn.mix(q, attn.keys(k, unturned), v, self._across(q.shape[2]))
+        return attn.mix(q, attn.keys(k, origins(k)), v, self._across(q.shape[2]))
 
     def _across(self, n_queries: int) -> Visibility:
         """What so many queries of each prompt see of its source."""
@@ -162,7 +155,8 @@ class Place(Movable):
         suffix, (n_prompts, n_positions) = self.suffix, self.suffix.shape
         cells = torch.arange(self.n_cells, device=suffix.reads.device)[:, None]  # cell read
         if len(suffix.readers) > 1:
-            cells = suffix.cells_of_readers([self.n_cells])[suffix.reader].T
+            widths = torch.tensor([read.stop - read.start for read in suffix.readers], device=cells.device)
+            cells = suffix.cells_of_readers([self.n_cells]).repeat_interleave(widths, 0).T
         prompts = torch.arange(n_prompts, device=cells.device)[:, None]
         begin, width = (self.rows.start, self.lead[-1]) if isinstance(self.rows, slice) else (0, n_positions)
         column = suffix.reads - (suffix.first + begin)  # of so many positions
@@ -239,15 +233,10 @@ class ChangedRows(Movable):
         return ChangedRows(0, AFTER_SELF, suffix.place(len(final)), rows, final)
 
 
-def attend(
-    attn: Attention, q: Queries, k: Keys, v: Keys, past: Past, visibility: Visibility, heads: Tensor | None = None
-) -> Queries:
-    """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already.
-
-    `heads` are those that ask, by default all; keys and values are then theirs, one for each.
-    """
+def attend(attn: Attention, q: Queries, k: Keys, v: Keys, past: Past, visibility: Visibility) -> Queries:
+    """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already."""
     past_k, past_v = past
-    if heads is None and q.shape[2] * visibility.n_keys > _SMALL_ROWS:
+    if q.shape[2] * visibility.n_keys > _SMALL_ROWS:
         k, v = (torch.cat([part.expand(len(x), *part.shape), x], 2) for part, x in ((past_k, k), (past_v, v)))
         q, k, v = (part.transpose(-2, -3) for part in (q, k, v))
         return attn.fused(q, k, v, visibility).transpose(-2, -3)
@@ -262,8 +251,7 @@ def attend(
         past_scores = (rows @ past_k.permute(0, 2, 3, 1)).view(prompts, count, cells, queries, n_past)
         scores = torch.cat([past_scores, scores], -1)
     bias = None if attn.bias is None else attn.bias(visibility)
-    if bias is not None:  # the same for all cells
-        bias = (bias if heads is None else bias[:, heads])[:, :, None]
+    bias = None if bias is None else bias[:, :, None]  # the same for all cells
     visible = visibility.near(attn.reach).mask()
     pattern = attn.pattern(attn.entering(scores, bias, None if bool(visible.all()) else visible[:, :, None]))
     z = pattern[..., n_past:] @ v

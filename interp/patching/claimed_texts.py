@@ -1,4 +1,4 @@
-"""Claimed keys: at some rows of a text, the keys that a label says are attended to, and what is read of the text."""
+"""What is a claim? At some rows of a text, the keys that a label says are attended to, and what is read of the text."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from interp.edits import Edit
 from interp.errors import InputError, one_of
 from interp.model import Model
-from interp.patching.pairs import Inputs, check_padding, text_read
+from interp.patching.pairs import check_padding, text_read
 from interp.patching.patch_sites import PatchSite, last_stack
 from interp.running import Tokens, as_batches
 
@@ -34,7 +34,7 @@ class Read:
 
 
 def _tensor(name: str, value: Any, expected: str) -> Tensor:
-    """A tensor of what may be a list or an array: whole numbers, or True and False, on as many axes as are expected."""
+    """A list or array as a tensor: of whole numbers, or of True and False, on as many axes as expected."""
     with suppress(TypeError, ValueError, RuntimeError):
         tensor = torch.as_tensor(value)
         fits = (tensor.dtype == torch.bool) == ("True" in expected) and not tensor.is_floating_point()
@@ -45,11 +45,11 @@ def _tensor(name: str, value: Any, expected: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Claim:
-    """Rows of one text, for each the keys that a label says it attends to, and what is read once they are hidden.
+    """Rows of one text, the keys that a label says each attends to, and what is read once they are hidden.
 
-    `read` None is the log-probability of the text's own next tokens at the rows, summed, in nats. `how` is what happens
-    to the keys: "hide" masks them, "exchange" gives each its weight times the value of the key that `others` names for
-    it, "remove" takes its weight times its value out. Lists and arrays are taken for tensors.
+    `read` None is the summed log-probability, in nats, of the text's next tokens at the rows. `how` says what happens:
+    "hide" masks the keys, "exchange" gives each key's weight to the value of the key that `others` names for it,
+    "remove" takes weight times value out of the sum. Lists and arrays become tensors.
     """
 
     prompt: int
@@ -79,12 +79,36 @@ class Claim:
 
 
 class ClaimedTexts:
-    """The texts of a call: claims are on `rows`, their keys are those of `keys`, and `ends` are read at the end."""
+    """The texts of a call, checked: claims are on `rows`, their keys are those of `keys`, and `ends` are read."""
 
-    def __init__(self, model: Model, inputs: Inputs, patch_site: PatchSite):
-        self.model, self.inputs, self.patch_site = model, inputs, patch_site
-        stacks = patch_site.stack, patch_site.counted("key"), last_stack(model)
-        self.rows, self.keys, self.ends = (text_read(inputs, stack) for stack in stacks)
+    def __init__(
+        self,
+        model: Model,
+        tokens: Tokens,
+        claims: Sequence[Claim],
+        output: nn.Linear | None,
+        target: Tokens | None = None,
+        stack: str | None = None,
+        attention: str = "self",
+    ):
+        self.patch_site = PatchSite.from_name(model, "scores", stack=stack, attention=attention)
+        models_own = output is None or output is getattr(model, "output", None)
+        if output is None and model.config.output == "none":
+            raise InputError("this model has no output layer: give a probe of its final stream as `output`")
+        self.model, self.inputs = model, as_batches(model, tokens, target)
+        self.output: Any = output or getattr(model, "output", None)
+        stacks = self.patch_site.stack, self.patch_site.counted("key"), last_stack(model)
+        self.rows, self.keys, self.ends = batches = [text_read(self.inputs, stack) for stack in stacks]
+        for batch in batches:
+            check_padding("texts", batch)
+        says_next = models_own and self.patch_site.stack == last_stack(model) and model.config.last.causal
+        for claim in claims:
+            if claim.read is None and not says_next:
+                raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
+            if not 0 <= claim.prompt < len(self.rows.ids):
+                raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(self.rows.ids) - 1}")
+            if fault := _fault(self, claim):
+                raise InputError(f"a claim on text {claim.prompt} {fault}")
 
     def read_of(self, claim: Claim) -> Read:
         """What a claim reads: by default its own next tokens."""
@@ -109,7 +133,7 @@ def _log_probabilities(
 
 
 def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:
-    """The edits that hide, exchange or remove claimed keys: rows of the batch, each with a claim and its heads."""
+    """The edits that hide, exchange or remove claimed keys; `changes` are rows of the batch with a claim and heads."""
     by_site: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
     for prompt, claim, heads in changes:
         for layer in {layer for layer, _ in heads}:
@@ -144,36 +168,8 @@ def moved(
     return (pattern - weights).scatter_add(-1, index, (weights * (substitutes >= 0)).to(pattern))
 
 
-def checked(
-    model: Model,
-    tokens: Tokens,
-    claims: Sequence[Claim],
-    output: nn.Linear | None,
-    target: Tokens | None = None,
-    stack: str | None = None,
-    attention: str = "self",
-) -> ClaimedTexts:
-    """The texts, every claim inside its own."""
-    patch_site = PatchSite.from_name(model, "scores", stack=stack, attention=attention)
-    models_own = output is None or output is getattr(model, "output", None)
-    if output is None and model.config.output == "none":
-        raise InputError("this model has no output layer: give a probe of its final stream as `output`")
-    texts = ClaimedTexts(model, as_batches(model, tokens, target), patch_site)
-    for batch in (texts.rows, texts.keys, texts.ends):
-        check_padding("texts", batch)
-    says_next = models_own and patch_site.stack == last_stack(model) and model.config.last.causal
-    for claim in claims:
-        if claim.read is None and not says_next:
-            raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
-        if not 0 <= claim.prompt < len(texts.rows.ids):
-            raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(texts.rows.ids) - 1}")
-        if fault := _fault(texts, claim):
-            raise InputError(f"a claim on text {claim.prompt} {fault}")
-    return texts
-
-
 def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:
-    """Why a claim does not lie inside its texts, or leaves a row no key in the layers that see least."""
+    """Why a claim lies outside its texts, or leaves a row no key in the layers that see least."""
     length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.ends))
     rows, last = claim.queries.tolist(), length - 1 - (claim.read is None)
     if min(rows) < 0 or max(rows) > last:

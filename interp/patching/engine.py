@@ -18,6 +18,7 @@ from torch import Tensor
 from interp.attention import Attention
 from interp.devices import move
 from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, AtReads, ChangedRows, Rows, Shape, Suffix
+from interp.patching.plain import origins
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
 
@@ -93,22 +94,7 @@ class Pass:
     def at_reads(self) -> dict[Suffix, AtReads]:
         """The stream out of the last block, of all that entered, where it is read."""
         self._run_blocks(self.last)
-        fresh, block = self._fresh(self.last), self.stack.blocks[self.last]
-        parts: list[Arriving] = []
-        if fresh or len(self.rows):
-            parts += self._attention_at_reads(block, fresh)
-        parts += self._joining_at_reads(AFTER_SELF, "resid_mid")
-        if parts and block.cross_attn is not None:
-            rows = _cross(block, self.last, [(*part[:2], part[2].shape[:3]) for part in parts], _flat(parts))
-            parts = _like(rows, parts)
-        parts += self._joining_at_reads(AFTER_CROSS, "resid_cross")
-        if parts:
-            parts = _like(block.feed_forward(_flat(parts), self.tap.at(str(self.last))), parts)
-        return self._arrived(parts)
-
-    def _joining_at_reads(self, stage: int, site: str) -> list[Arriving]:
-        joining = [entry for entry in self._entering(self.last, stage) if bool((entry.place.read >= 0).any())]
-        return [(each.suffix, [each], each.at_reads(each.suffix.base[site][self.last], each.rows)) for each in joining]
+        return self._arrived(self._block(self.last, reading=True))
 
     def _arrived(self, parts: Sequence[Arriving]) -> dict[Suffix, AtReads]:
         """All in the order in which they entered; what nothing changes where it is read is the base run's."""
@@ -134,27 +120,29 @@ class Pass:
 
     def _run_blocks(self, end: int) -> None:
         for layer in range(self.entering[0].layer, end):
-            self._block(layer)
+            parts = [stream.flatten(0, 2) for _, _, stream in self._block(layer)]
+            joining = [*self._entering(layer, AFTER_SELF), *self._entering(layer, AFTER_CROSS)]
+            n_met = len(parts) - len(joining)
+            self.rows = _cat(parts[:n_met]) if n_met else self.rows
+            self.waiting = dict(zip(joining, parts[n_met:], strict=True))
 
-    def _block(self, layer: int) -> None:
-        """One block for all that met an attention, and what is left of it for those that enter on the way."""
-        block, joining = self.stack.blocks[layer], self._entering(layer, AFTER_SELF)
-        fresh, parts, layout = self._fresh(layer), [], []
+    def _block(self, layer: int, *, reading: bool = False) -> list[Arriving]:
+        """One block for all that met an attention, its rest for those that enter on the way; or only at reads."""
+        block, fresh, parts = self.stack.blocks[layer], self._fresh(layer), list[Arriving]()
         if len(self.rows) or fresh:
-            parts.append(self._attention(block, layer, fresh))
-            layout += [(suffix, members, _shape(suffix, members)) for suffix, members in self.met.items()]
-        parts += [entry.rows for entry in joining]
-        layout += [(entry.suffix, [entry], entry.place.lead) for entry in joining]
+            parts += self._attention_at_reads(block, fresh) if reading else self._attention(block, layer, fresh)
+        parts += self._joining(layer, AFTER_SELF, "resid_mid", reading)
         if parts and block.cross_attn is not None:
-            parts = [_cross(block, layer, layout, _cat(parts))]
-        crossed = self._entering(layer, AFTER_CROSS)
-        parts += [entry.rows for entry in crossed]
-        if not parts:
-            return
-        joining, n_met = [*joining, *crossed], len(self.rows)
-        out = block.feed_forward(_cat(parts), self.tap.at(str(layer)))
-        self.rows, joined = out[:n_met], out[n_met:].split([len(entry.rows) for entry in joining])
-        self.waiting = dict(zip(joining, joined, strict=True))
+            parts = _cross(block, layer, parts)
+        parts += self._joining(layer, AFTER_CROSS, "resid_cross", reading)
+        return _like(block.feed_forward(_flat(parts), self.tap.at(str(layer))), parts) if parts else []
+
+    def _joining(self, layer: int, stage: int, site: str, reading: bool) -> list[Arriving]:
+        entries = self._entering(layer, stage)
+        if not reading:
+            return [(entry.suffix, [entry], entry.rows.view(*entry.place.lead, -1)) for entry in entries]
+        entries = [entry for entry in entries if bool((entry.place.read >= 0).any())]
+        return [(each.suffix, [each], each.at_reads(each.suffix.base[site][layer], each.rows)) for each in entries]
 
     def _entering(self, layer: int, stage: int) -> list[ChangedRows]:
         return [entry for entry in self.entering if (entry.layer, entry.stage) == (layer, stage)]
@@ -162,14 +150,16 @@ class Pass:
     def _fresh(self, layer: int) -> Fresh:
         return {**self.waiting, **{entry: entry.rows for entry in self._entering(layer, INTO)}}
 
-    def _attention(self, block: Block, layer: int, fresh: Fresh) -> Rows:
+    def _attention(self, block: Block, layer: int, fresh: Fresh) -> list[Arriving]:
         """The stream after the block's attention, at all rows of all that met one by now."""
         attn, tap = block.attn, self.tap.at(str(layer))
         entered = self._enter(attn, layer, fresh, attn.project(block.attention.read(self._with(fresh))))
         groups = [(suffix, *group) for suffix, suffix_groups in entered for group in suffix_groups]
         z = [suffix.attend(attn, layer, q, k, v, suffix.visibility, tap).flatten(0, 2) for suffix, q, k, v in groups]
         self._meet(layer, fresh)
-        return block.attention.add(self.rows, block.attention.write(attn.out(_cat(z).flatten(-2))), tap)
+        rows = block.attention.add(self.rows, block.attention.write(attn.out(_cat(z).flatten(-2))), tap)
+        parts = zip(self.met.items(), self._by_suffix(rows), strict=True)
+        return [(suffix, members, part) for (suffix, members), part in parts if members]
 
     def _enter(
         self, attn: Attention, layer: int, fresh: Fresh, parts: Sequence[Tensor]
@@ -247,27 +237,22 @@ class Pass:
         return [part.view(*shape, *rows.shape[1:]) for part, shape in parts]
 
 
-def _cross(block: Block, layer: int, layout: Sequence[tuple[Suffix, list[ChangedRows], Shape]], rows: Rows) -> Rows:
-    """The stream after the block's cross-attention, at whatever rows, which lie in `layout`."""
-    attn = block.cross_attn
+def _cross(block: Block, layer: int, parts: Sequence[Arriving]) -> list[Arriving]:
+    """The stream after the block's cross-attention, at whatever rows."""
+    attn, rows, z = block.cross_attn, _flat(parts), []
     assert attn is not None
     q = attn.project_queries(block.cross.read(rows))
-    q = attn.queries(q, torch.zeros(1, len(q), dtype=torch.long, device=q.device))  # nothing turns them
-    z = []
-    for (suffix, members, shape), part in zip(layout, q.split(_counts([part[2] for part in layout])), strict=True):
-        if not len(part):  # no cell has met an attention yet
-            continue
-        queries = part.view(*shape, *part.shape[1:])
+    for suffix, members, queries in _like(attn.queries(q, origins(q)), parts):
         sources = [entry.source for entry in members if entry.source is not None]
         source = _cat(sources) if sources else None
-        if source is None or len(source) == shape[0]:
+        if source is None or len(source) == len(queries):
             mixed = suffix.read_source(attn, layer, queries, source)
         else:
             readers = _by_reader(suffix, members)
             mixed = [suffix.read_source(attn, layer, queries[:, :, read], source[cells]) for cells, read in readers]
             mixed = _cat(mixed, 2)
         z.append(mixed.flatten(0, 2))
-    return block.cross.add(rows, block.cross.write(attn.out(_cat(z).flatten(-2))))
+    return _like(block.cross.add(rows, block.cross.write(attn.out(_cat(z).flatten(-2)))), parts)
 
 
 def _by_reader(suffix: Suffix, members: Sequence[ChangedRows]) -> list[tuple[slice | Int[Tensor, " cell"], slice]]:

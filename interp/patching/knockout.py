@@ -1,9 +1,9 @@
-"""Does what a head attends to matter to what is read of the model? Claimed keys are hidden from single heads.
+"""Does the model need what a head attends to? Claimed keys are hidden from single heads.
 
-At the rows of a claim a head's claimed keys are masked and the row's softmax taken over the rest. That moves mass to
-other keys. So a claim may also leave the pattern as it is, and exchange the claimed keys' values for those of others,
-or take what they contribute out of the head's sum. We measure the drop in what is read at the end: the log-probability
-of the text's own next tokens, or what an output layer, the model's or a probe, says of some positions.
+At a claim's rows the claimed keys are masked, and the softmax moves their mass to other keys. A claim may instead keep
+the pattern, and exchange the claimed keys' values for those of others, or take them out of the head's sum. We measure
+the drop in what is read: the log-probability of the text's next tokens, or what the model's output layer or a probe
+says of some positions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,18 +13,17 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from interp.attention import Attention
 from interp.devices import Movable, move
 from interp.errors import InputError
 from interp.indices import is_number
 from interp.model import Model
 from interp.patching.changed_rows import ChangedRows, Place, Suffix, moment_after
-from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, Read, checked, edits_of, moved
+from interp.patching.claimed_texts import Claim, ClaimedTexts, Heads, Read, edits_of, moved
 from interp.patching.engine import resume
 from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, StackName, last_stack
 from interp.patching.patches import resumed
-from interp.patching.plain import PlainRun, after_attention, plain_run, visibility_of
+from interp.patching.plain import PlainRun, after_attention, attention_parts, plain_run, visibility_of
 from interp.patching.preparation import fitting, rows_at_once
 from interp.running import Tokens, run
 from interp.tap import Tap
@@ -53,37 +52,35 @@ def knock_out(
 ) -> Float[Tensor, "claim layer head"]:
     """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
 
-    (Or exchanged, or removed: `Claim.how`.) Above 0: the head needs the claimed keys. All rows of a claim change at
-    once; `keys` count columns of the batch.
+    (Or exchanged, or removed: `Claim.how`.) Above 0 the head needs the keys. All rows of a claim change at once; `keys`
+    count columns of the batch.
 
     Args:
         model: a transformer, causal or not, or an encoder and a decoder.
         tokens: the texts, padded on the right.
-        claims: on any of them, as many as one likes.
+        claims: any number, on any of the texts.
         output: what the claims' reads read from the final stream (a probe); by default the model's output layer.
         target: what the decoder reads where there is an encoder, which reads `tokens`.
-        stack: whose heads; by default those of the stack that is read. The claims' rows are positions of its text.
+        stack: whose heads, by default those of the stack that is read. Claims' rows are positions of its text.
         attention: `self`, or `cross`: then the claims' keys are positions of the source.
-        cells: which heads each claim is asked of; the others are NaN. By default all.
+        cells: for which heads each claim is measured, by default all; the others are NaN.
 
     A claim outside its text, or that leaves a row nothing else to attend to, is an `InputError`.
     """
     if not isinstance(model, Transformer):
         options = {"target": target, "stack": stack, "attention": attention, "cells": cells}
         return knock_out_by_forward(model, tokens, claims, output, **options)
-    texts = checked(model, tokens, claims, output, target, stack, attention)
-    output = output or model.output
-    assert output is not None
+    texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     base = plain_run(model, texts.inputs)
     drops = base.final.new_full(_shape(texts, claims, cells), 0.0 if cells is None else torch.nan)
     reads, spans = [*map(texts.read_of, claims)], [_span(texts, claim) for claim in claims]
-    plain = _plain_values(claims, reads, base, output)
+    plain = _plain_values(claims, reads, base, texts.output)
     for party, layers, heads in _parties(texts, claims, spans, cells):
         last = max(1 + int(reads[index].positions.max()) for index in party)
         if texts.patch_site.stack == last_stack(model):
             last = max(spans[index].stop for index in party)
         changed = ChangedKeys(texts, base, [claims[index] for index in party], last)
-        values = _hidden_values(changed, [reads[index] for index in party], layers, heads, output)
+        values = _hidden_values(changed, [reads[index] for index in party], layers, heads, texts.output)
         measured = [(index, slice(None)) for index in party] if heads is None else [(party[at], h) for at, h in heads]
         for (index, head), value in zip(measured, values, strict=True):
             drops[index, layers.start : layers.stop, head] = plain[index] - value
@@ -96,10 +93,10 @@ def knock_out_together(
 ) -> Float[Tensor, " claim"]:
     """Drop in what each claim reads, with its keys changed in several heads at once, in the read's unit.
 
-    `heads` are, for each claim, (layer, head) pairs of a model of one stack; the other arguments are those of
-    `knock_out`. Heads that do the same stand in for each other: the drop may be larger than all single ones added up.
+    `heads` are, for each claim, (layer, head) pairs of a model of one stack; other arguments are those of `knock_out`.
+    Heads that do the same compensate for each other: the drop may exceed the sum of all single ones.
     """
-    texts, config = checked(model, tokens, claims, output), model.config.last
+    texts, config = ClaimedTexts(model, tokens, claims, output), model.config.last
     if len(heads) != len(claims) or not all(heads):
         raise InputError(f"expected heads for each of {len(claims)} claims, and at least one")
     for layer, head in (pair for pairs in heads for pair in pairs):
@@ -108,8 +105,6 @@ def knock_out_together(
             raise InputError(f"no head {layer}.{head}: expected {limits}")
     if not isinstance(model, Transformer):
         return _by_forward(texts, output, zip(claims, heads, strict=True))
-    output = output or model.output
-    assert output is not None
     base, site, reads = plain_run(model, texts.inputs), texts.patch_site, [*map(texts.read_of, claims)]
     base = replace(base, activations={f"attn.{part}": base[f"attn.{part}"] for part in "kv"})
     spans, lowest = [_span(texts, claim) for claim in claims], [min(layer for layer, _ in pairs) for pairs in heads]
@@ -117,7 +112,7 @@ def knock_out_together(
         min(span.start, *read.positions.tolist()) // _STEP * _STEP for span, read in zip(spans, reads, strict=True)
     ]
     sizes = [span.stop - first for span, first in zip(spans, firsts, strict=True)]
-    drops, plain = base.final.new_empty(len(claims)), _plain_values(claims, reads, base, output)
+    drops, plain = base.final.new_empty(len(claims)), _plain_values(claims, reads, base, texts.output)
     order = sorted(range(len(claims)), key=lambda index: (lowest[index], firsts[index], spans[index].stop))
     for party in fitting(order, sizes.__getitem__, rows_at_once(model, 3), lowest.__getitem__):
         first = firsts[party[0]]
@@ -126,7 +121,7 @@ def knock_out_together(
         shifted = [replace(claims[index], queries=claims[index].queries - first) for index in party]
         edits = edits_of(site, [(row, shifted[row], heads[index]) for row, index in enumerate(party)])
         final = resumed(model, part_run, site, edits, lowest[party[0]], first)
-        values = _values(final, range(len(party)), [reads[index] for index in party], output, first)
+        values = read_out(final, range(len(party)), [reads[index] for index in party], texts.output, first)
         drops[party] = torch.stack([plain[index] for index in party]) - torch.stack(values)
     return drops
 
@@ -144,7 +139,7 @@ def knock_out_by_forward(
     cells: _Cells | None = None,
 ) -> Float[Tensor, "claim layer head"]:
     """`knock_out` with one whole forward pass for each claim and head."""
-    texts = checked(model, tokens, claims, output, target, stack, attention)
+    texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     shape = _shape(texts, claims, cells)
     cells = torch.ones(shape, dtype=torch.bool) if cells is None else cells
     single = ((claims[index], [(layer, head)]) for index, layer, head in cells.nonzero().tolist())
@@ -181,16 +176,16 @@ def _plain_values(claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun
     """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
     unique = dict(zip(names, reads, strict=True))
-    values = _values(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
+    values = read_out(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
     return [*map(dict(zip(unique, values, strict=True)).__getitem__, names)]
 
 
-def _values(
+def read_out(
     final: Tensor, prompts: Sequence[int], reads: Sequence[Read], output: nn.Linear, first: int = 0
 ) -> list[Tensor]:
-    """What is read of some prompts' final streams, from position `first` on: as many at a time as make few logits."""
+    """What is read of some prompts' final streams, which begin at position `first`; few logits at a time."""
     values, sizes = [], [len(read.positions) for read in reads]
-    for lot in fitting(range(len(reads)), sizes.__getitem__, _LOGITS // output.out_features, lambda _: None):
+    for lot in fitting(range(len(reads)), sizes.__getitem__, _LOGITS // output.out_features):
         rows = [prompts[index] for index in lot for _ in range(sizes[index])]
         logits = output(final[rows, torch.cat([reads[index].positions for index in lot]) - first])
         parts = zip(lot, logits.split([sizes[index] for index in lot]), strict=True)
@@ -199,7 +194,7 @@ def _values(
 
 
 def _span(texts: ClaimedTexts, claim: Claim) -> range:
-    """The positions of its text that a claim can change and that matter to what it reads."""
+    """The positions that a claim can change and that matter to what it reads."""
     if not texts.patch_site.causal:
         return range(int(texts.rows.lengths[claim.prompt]))
     positions = claim.queries if claim.read is None else claim.read.positions
@@ -209,10 +204,7 @@ def _span(texts: ClaimedTexts, claim: Claim) -> range:
 def _parties(
     texts: ClaimedTexts, claims: Sequence[Claim], spans: Sequence[range], cells: _Cells | None
 ) -> Iterator[_Party]:
-    """All heads of all claims, as many layers at once as fit; or some heads of each, a layer at a time.
-
-    Claims of about the same span go together: a pass carries every row that any of its claims can change.
-    """
+    """All heads of claims with about the same span, as many layers at once as fit; or some heads, a layer at a time."""
     config, limit = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
     onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.ends.ids.shape[1]
     prompts, lengths = [claim.prompt for claim in claims], [*map(len, spans)]
@@ -260,23 +252,20 @@ class ChangedKeys(Movable):
         keys = [torch.full(claim.keys.shape, -1) if claim.others is None else claim.others for claim in claims]
         self.substitutes = torch.cat([each[:, :length] for each in keys]).to(device)
 
-    def attn(self, layer: int) -> Attention:
-        """The attention of a layer whose keys change."""
-        attn = self.blocks[layer].attn if self.patch_site.attention == "self" else self.blocks[layer].cross_attn
-        assert attn is not None
-        return attn
-
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
-        """How much each head's mix changes at the claimed rows of a layer, with its own claimed keys changed."""
-        name = "attn" if self.patch_site.attention == "self" else "cross_attn"
-        plain = {part: self.base[f"{name}.{part}"][layer] for part in "qkvz"}
+        """The change of each head's mix at the claimed rows of a layer, with its own claimed keys changed."""
+        attn, plain = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
         here = self.to(self.blocks[layer].device)
         edits = {"scores": lambda rows: rows.masked_fill(here.masked, -torch.inf)}
         if bool(here.moved.any()):
             edits["pattern"] = lambda rows: moved(rows, here.moved, here.substitutes)
-        q, k, v = plain["q"][:, here.rows], plain["k"], plain["v"]
-        z = self.attn(layer).mix(q, k, v, here.visibility, Tap(edit=edits))
+        z = attn.mix(plain["q"][:, here.rows], plain["k"], plain["v"], here.visibility, Tap(edit=edits))
         return (z - plain["z"][:, here.rows])[0].transpose(0, 1)
+
+    def written(self, layer: int) -> Float[Tensor, "head row d_model"]:
+        """The same, as it is written into the stream."""
+        attn, _ = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
+        return self.dz(layer) @ attn.W_O
 
 
 def _hidden_values(
@@ -301,7 +290,7 @@ def _hidden_values(
     n_cells = len(reads) * (n_heads if cells is None else 1)
     place, entering = Place(suffix, n_cells, index, lead, base.batch.positions[:, rows]), []
     for layer in layers:
-        block, written = changed.blocks[layer], changed.dz(layer) @ changed.attn(layer).W_O  # head row d_model
+        block, written = changed.blocks[layer], changed.written(layer)
         written = written if picked is None else written.flatten(0, 1)[move(picked, block.device)]
         stream = after_attention(block, base, layer, (0, move(rows, block.device)), written, attention)
         moment = moment_after(block.config, layer, attention)

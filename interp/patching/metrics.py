@@ -77,11 +77,8 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
 def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tensor]:
     """Metrics by name, each one finite number a prompt, or refused."""
     for name, value in values.items():
-        if value.shape != (n_prompts,):
-            raise InputError(
-                f"metric {name} must give one number for each of {n_prompts} prompts, shape ({n_prompts},); "
-                f"got shape {tuple(value.shape)}"
-            )
+        if (shape := tuple(value.shape)) != (n_prompts,):
+            raise InputError(f"metric {name} must give one number a prompt: expected ({n_prompts},), got {shape}")
         if not bool(value.isfinite().all()):
             prompt = int((~value.isfinite()).nonzero()[0])
             raise InputError(f"metric {name} is {float(value[prompt])} for prompt {prompt}: expected a finite number")
@@ -143,16 +140,16 @@ def kl_divergence() -> Metric:
 
 
 def next_token_loss() -> Metric:
-    """Mean loss of the clean prompt's own next tokens, in nats a token: cross-entropy at all positions but the last.
+    """Mean loss of the clean prompt's next tokens, in nats a token: cross-entropy at all positions but the last.
 
-    Corrupted and patched prompts are read against the same tokens. Tables and the command line call it `loss`.
-    `interp.loss(model, text)` is the same of a text of any length.
+    Corrupted and patched prompts are scored on the same tokens. Tables and the command line call it `loss`;
+    `interp.loss(model, text)` is the same for a text of any length.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
         text = pairs.read_by(next(reversed(model.config.stacks)))
         if int(text.lengths.min()) < 2:
-            raise InputError("a loss is of next tokens: expected prompts of two tokens or more, got one of a single")
+            raise InputError("a loss needs next tokens: expected prompts of two tokens or more, got one of a single")
         columns = torch.arange(text.ids.shape[1] - 1, device=text.ids.device)
         positions = torch.minimum(columns, text.lengths[:, None] - 2)  # a shorter prompt's are read again, and left out
         following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
@@ -176,8 +173,8 @@ def function(
 ) -> Metric:
     """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
 
-    `positions` are those of `logit_lens`; a tensor `prompt read` gives each prompt its own. The function gets some of
-    the prompts at a time and must treat each alone. `reference`, one entry a prompt, is its second argument.
+    `positions` are as in `logit_lens`; a tensor `prompt read` gives each prompt its own. The function gets some prompts
+    at a time and must treat each alone. `reference`, one entry a prompt, is its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
@@ -197,7 +194,6 @@ def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = Non
 
 
 def _ids(model: Model, pairs: Pairs, answer: Answer | None, kind: str) -> Int[Tensor, " prompt"]:
-    """One answer id a prompt: by default the pairs' own."""
     if answer is not None:
         return answer_ids(model, answer, len(pairs), f"{kind} answer")
     ids = pairs.right if kind == "right" else pairs.wrong

@@ -64,25 +64,15 @@ def with_space(prompt: str, answer: str) -> str:
 
 
 def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequence[str]) -> None:
-    """Warn where an answer without a space before it follows a word, and would be another token with one."""
-    glued = [
-        (prompt, answer)
-        for column in answers
-        for prompt, answer in zip(prompts, column, strict=True)
-        if answer[:1].isalnum()
-        and prompt[-1:].isalnum()
-        and tokenizer.continuation(answer) != tokenizer.continuation(f" {answer}")
-    ]
+    """Warn where an answer follows a word without a space, and would be another token with one."""
+    pairs = [pair for column in answers for pair in zip(prompts, column, strict=True)]
+    pairs = [(prompt, answer) for prompt, answer in pairs if answer[:1].isalnum() and prompt[-1:].isalnum()]
+    glued = [pair for pair in pairs if tokenizer.continuation(pair[1]) != tokenizer.continuation(f" {pair[1]}")]
     if glued:
         prompt, answer = glued[0]
-        word = prompt.split()[-1]
-        rest = f" (and {len(glued) - 1} more)" if len(glued) > 1 else ""
-        warnings.warn(
-            f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{rest}: if it is a word of "
-            f"its own, write {' ' + answer!r}",
-            InputWarning,
-            stacklevel=4,
-        )
+        word, rest = prompt.split()[-1], f" (and {len(glued) - 1} more)" if len(glued) > 1 else ""
+        follows = f"the answer {answer!r} follows {word!r} without a space, as {word + answer!r}{rest}"
+        warnings.warn(f"{follows}: if it is a word of its own, write {' ' + answer!r}", InputWarning, stacklevel=4)
 
 
 def warn_of_pieces(tokenizer: Tokenizer, answers: Sequence[tuple[str, str]]) -> None:
@@ -162,13 +152,10 @@ def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span]
 
 
 def _words(name: str, words: str, text: str) -> Span:
-    """The characters of words that occur once."""
     alone = rf"(?<![^\W_])(?={re.escape(words)}(?![^\W_]))"
     starts = [match.start() for match in re.finditer(alone, text)] if words else []
     if len(starts) != 1:
         fault = f"occurs {len(starts)} times in" if starts else "is no word of"
-        raise InputError(
-            f"{words!r}, the place of {name}, {fault} {text!r}: give its (first character, end), or in a table of "
-            f"pairs mark it as {{{name}:{words}}}"
-        )
+        advice = f"give its (first character, end), or in a table of pairs mark it as {{{name}:{words}}}"
+        raise InputError(f"{words!r}, the place of {name}, {fault} {text!r}: {advice}")
     return starts[0], starts[0] + len(words)

@@ -18,23 +18,20 @@ from interp.patching import pair_files
 from interp.patching.pair_files import COLUMNS, FIXED, POSITION, Columns, NamedPlaces, Place, each_place, position_of
 from interp.tokens import Span, TokenBatch, Tokenizer, describe
 
-_NAMES = (
-    "every token takes the place of one of the other prompt, so both must have equally many: reword one of the two "
-    "(named positions align one pair with another)"
-)
+_NAMES = "each token replaces one of the other prompt, so reword one (named positions align one pair with another)"
 Answer = str | Sequence[str] | int | Sequence[int] | Int[Tensor, "*prompt"]
 Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
 
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Result):
-    """Prompts in pairs, token for token alike in length, padded on the right.
+    """Prompts in pairs of equally many tokens, padded on the right.
 
-    A model with an encoder and a decoder reads two texts, of which one is the same for both prompts: `target`, where
-    clean and corrupted are what the encoder reads, or `source`, where the decoder does.
+    An encoder-decoder reads two texts, of which both prompts share one: the decoder's (`target`), where clean and
+    corrupted are what the encoder reads, or the encoder's (`source`), where the decoder reads them.
 
-    `positions` are names for tokens of the texts that differ, each with one position a prompt. Where pairs have them,
-    whatever goes by position goes by these, in their order.
+    `positions` name tokens of the texts that differ, one position a prompt. Where pairs have names, position axes count
+    these, in their order.
     """
 
     clean: TokenBatch
@@ -49,10 +46,8 @@ class Pairs(Result):
 
     def __post_init__(self) -> None:
         if self.clean.ids.shape != self.corrupt.ids.shape or not torch.equal(self.clean.mask, self.corrupt.mask):
-            raise InputError(
-                "clean and corrupted prompts must align token by token: expected equal lengths, got "
-                f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens; {_NAMES}"
-            )
+            lengths = f"{self.clean.lengths.tolist()} and {self.corrupt.lengths.tolist()} tokens"
+            raise InputError(f"clean and corrupted prompts must be equally long: got {lengths}; {_NAMES}")
         check_padding("pairs", self.clean)
         identical = (~self.changed.any(1)).nonzero()
         if len(identical):
@@ -62,15 +57,19 @@ class Pairs(Result):
             if columns.shape != self.last.shape or bool(((columns < 0) | (columns >= self.clean.lengths)).any()):
                 raise InputError(f"expected one position {name} within each prompt's tokens, got {columns.tolist()}")
 
+    @property
+    def _fixed(self) -> dict[str, TokenBatch]:
+        texts = {"target": self.target, "source": self.source}
+        return {name: batch for name, batch in texts.items() if batch is not None}
+
     def check_fixed(self) -> None:
-        """Whether the text that does not differ fits."""
-        if self.target is not None and self.source is not None:
+        """Refuse a text that does not differ unless it fits."""
+        if len(self._fixed) > 1:
             raise InputError("one text differs and the other does not: expected a target or a source, got both")
-        for name, texts in (("target", self.target), ("source", self.source)):
-            if texts is not None and len(texts.ids) != len(self):
+        for name, texts in self._fixed.items():
+            if len(texts.ids) != len(self):
                 raise InputError(f"expected one {name} for each of {len(self)} pairs, got {len(texts.ids)}")
-            if texts is not None:
-                check_padding(f"{name}s", texts)
+            check_padding(f"{name}s", texts)
 
     def __len__(self) -> int:
         return len(self.clean.ids)
@@ -80,11 +79,9 @@ class Pairs(Result):
         first, last = int(self.first_changed.min()), int(self.first_changed.max())
         facts = {"first difference": f"at position {first}" + f" to {last}" * (last > first)}
         facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
-        fixed = {"target": self.target, "source": self.source}
-        facts |= {name: describe(texts) for name, texts in fixed.items() if texts is not None}
+        facts |= {name: describe(texts) for name, texts in self._fixed.items()}
         facts |= {"positions": ", ".join(self.positions)} if self.positions else {}
-        reasons = "; ".join(f"{n} because {why}" for why, n in self.left_out.items())
-        facts |= {"left out": reasons} if reasons else {}
+        facts |= {"left out": _reasons(self.left_out)} if self.left_out else {}
         return f"{so_many(len(self), 'pair')}: {describe(self.clean)}", facts
 
     @property
@@ -115,7 +112,7 @@ class Pairs(Result):
 
     def differing(self, stack: str) -> str:
         """The stack that reads what differs; of models of one stack that stack."""
-        return stack if self.target is None and self.source is None else "encoder" if self.source is None else "decoder"
+        return "decoder" if self.source is not None else "encoder" if self.target is not None else stack
 
     def first_reached(self, stack: str) -> Int[Tensor, " prompt"]:
         """The first position at which a causal stack can tell each pair apart: all of them where an encoder can."""
@@ -187,19 +184,17 @@ class Pairs(Result):
     ) -> "Pairs":
         """Pairs from texts with one right and one wrong answer each, given as they continue the prompt (`" he"`).
 
-        An answer is scored at the first piece in which the two differ: the pieces they share are put behind both
-        prompts. With `drop`, pairs that cannot be used (of unequal length, identical, too long, without such a piece)
-        are left out and counted instead of raising. In a model with an encoder and a decoder clean and corrupted texts
-        are sources, answers continue `target` (by default nothing); or they are targets, and `source` is what the
-        encoder reads. `positions` name tokens of the clean prompts, each by one `Place` for all, or a list with one a
-        prompt: `{"S2": ["John", "Mary"], "END": -1}`.
+        An answer is scored at the first piece in which the two differ; pieces that they share follow both prompts. With
+        `drop`, unusable pairs (of unequal length, identical, too long, without such a piece) are left out and counted
+        instead of raising. For an encoder-decoder, clean and corrupted texts are sources and answers continue `target`
+        (by default nothing); or they are targets, and the encoder reads `source`. `positions` name tokens of the clean
+        prompts, each by one `Place` for all or a list with one a prompt: `{"S2": ["John", "Mary"], "END": -1}`.
         """
         check_model(model)
         texts = clean, corrupt, right, wrong
         if strange := [text for text in chain(*texts) if not isinstance(text, str)]:
             raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
-        sizes = (*map(len, texts),)
-        if len({*sizes}) > 1:
+        if len({*(sizes := (*map(len, texts),))}) > 1:
             raise InputError(f"expected a corrupted prompt, right and wrong answer for each clean prompt, got {sizes}")
         fixed = {name: each for name, each in (("target", target), ("source", source)) if each is not None}
         return _from_rows(model, texts, fixed, each_place(positions or {}, len(clean)), drop)
@@ -222,10 +217,10 @@ class Pairs(Result):
     ) -> "Pairs":
         """Pairs from columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
 
-        An answer that is a bare word gets the space before it that tables and shells strip, but where the prompt ends
-        in one. Tokens are named by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers and of
-        words that occur there once, or in `positions`, as in `from_texts`. `as_typed` takes texts as they are: no space
-        is added, no braces are read. `file` is what errors call the table.
+        A bare word as answer gets the space that tables and shells strip, unless the prompt ends in one. Tokens are
+        named by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers or of words that occur there
+        once, or by `positions`, as in `from_texts`. `as_typed` takes texts as they are: without added spaces, and with
+        their braces. `file` is what errors call the table.
         """
         texts = {name: [*columns[name]] for name in (*COLUMNS, *FIXED) if name in columns}
         named = each_place(positions or {}, len(texts["clean"]))
@@ -285,8 +280,7 @@ def _from_rows(
                 advice = "" if file is None else "; --drop (drop=True) leaves such rows out"
                 raise InputError(f"{name}: {reason}{advice}") from None
     if not usable:
-        reasons = "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
-        raise InputError(f"none of the {n_rows} pairs can be used: {reasons}")
+        raise InputError(f"none of the {n_rows} pairs can be used: {_reasons(left_out)}")
     clean, corrupt, right, wrong, fixed_ids, positions = zip(*usable.values(), strict=True)
     columns = torch.tensor(positions, dtype=torch.long).view(len(usable), len(named)).unbind(1)
     parts: dict[str, Any] = {"positions": dict(zip(named, columns, strict=True))}
@@ -294,6 +288,10 @@ def _from_rows(
     batches = TokenBatch.from_rows(clean), TokenBatch.from_rows(corrupt)
     pairs = Pairs(*batches, torch.tensor(right), torch.tensor(wrong), left_out, tuple(usable), **parts)
     return pairs.to(model.device)
+
+
+def _reasons(left_out: Counter[str]) -> str:
+    return "; ".join(f"{count} because {reason}" for reason, count in left_out.items())
 
 
 class _UnusableError(InputError):
@@ -326,10 +324,8 @@ def answer_ids(model: Model, answer: Answer, n_prompts: int, name: str = "answer
         ids = tokenizer.id(answer) if isinstance(answer, str) else [tokenizer.id(str(each)) for each in answer]
     ids = torch.as_tensor(ids)
     if ids.is_floating_point() or ids.shape not in {(), (n_prompts,)}:
-        raise InputError(
-            f"expected one {name} for each of the {n_prompts} prompts, or one for all; "
-            f"got {ids.dtype} {tuple(ids.shape)}"
-        )
+        expected = f"expected one {name} for each of the {n_prompts} prompts, or one for all"
+        raise InputError(f"{expected}; got {ids.dtype} {tuple(ids.shape)}")
     low, high, d_vocab = int(ids.min()), int(ids.max()), model.config.last.d_vocab
     if low < 0 or high >= d_vocab:
         raise InputError(f"{name}s must lie in 0-{d_vocab - 1}, the model's vocabulary; got {low} to {high}")
@@ -340,12 +336,9 @@ def differing(model: Model, target: object, source: object) -> str:
     """The stack whose texts differ."""
     two = len(model.config.stacks) > 1
     if two != (target is not None or source is not None):
-        raise InputError(
-            "this model has an encoder and a decoder: give target=, what the decoder reads for both prompts, or "
-            "source=, what the encoder does"
-            if two
-            else "this model reads one text: expected neither target nor source"
-        )
+        advice = "give target=, what the decoder reads for both prompts, or source=, what the encoder does"
+        both = f"this model has an encoder and a decoder: {advice}"
+        raise InputError(both if two else "this model reads one text: expected neither target nor source")
     return "decoder" if source is not None else next(iter(model.config.stacks))
 
 
@@ -395,7 +388,7 @@ def _pair(
 
 def _shared(right: Sequence[int], wrong: Sequence[int], names: str, unknown: int | None) -> int:
     """How many pieces two answers begin with alike."""
-    if (shared := pair_files.first_difference(right, wrong)) is not None:
+    if (shared := first_difference(right, wrong)) is not None:
         if unknown in (right[shared], wrong[shared]):
             raise _UnusableError(f"the vocabulary lacks an answer: check the spelling of {names}")
         return shared

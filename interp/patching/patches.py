@@ -25,7 +25,7 @@ from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedR
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import IN_ATTENTION, OUTSIDE, PatchSite
-from interp.patching.plain import PlainRun, Rows, after_attention, visibility_of
+from interp.patching.plain import PlainRun, Rows, after_attention, attention_parts, visibility_of
 from interp.patching.preparation import BUDGET, Plan, Values, row_limit
 from interp.patching.results import Direction
 from interp.tap import UNTAPPED, Edit, Tap
@@ -88,10 +88,8 @@ class SitePatches:
 
     def _parts(self, layer: int) -> tuple[Attention, Parts, Parts]:
         """The attention of a layer, with its queries, keys, values and z in the base and the source run."""
-        attention, block = self.patch_site.attention, self.blocks[layer]
-        attn, name = (block.attn, "attn") if attention == "self" else (block.cross_attn, "cross_attn")
-        assert attn is not None
-        base, source = ({part: run[f"{name}.{part}"][layer] for part in "qkvz"} for run in (self.base, self.source))
+        block, attention = self.blocks[layer], self.patch_site.attention
+        (attn, base), (_, source) = (attention_parts(block, run, layer, attention) for run in (self.base, self.source))
         return attn, base, source
 
     def _dz(self, layer: int, region: Region, rows: slice | Tensor) -> Float[Tensor, "prompt row head d_head"]:
@@ -188,9 +186,8 @@ def resumed(
         if name != patch_site.stack or patch_site.site == "embed":
             layer = 0
         residual = stack_tap("embed", run.resid[0]) if layer == 0 else run.resid[layer]
-        (visibility, source), past = _visible(model, run, final), [KVCache() for _ in stack.blocks] if first else None
-        if first:
-            visibility = Visibility.from_batch(run.batch, causal=True, first=first)
+        visibility, source = _visibility_and_source(model, run, final, first)
+        past = [KVCache() for _ in stack.blocks] if first else None
         for number, cache in enumerate(past or ()):
             cache.extend(*(run[f"attn.{part}"][number][:, :first] for part in "kv"))
         final = stack.resume(residual[..., first:, :], visibility, tap=stack_tap, start=layer, past=past, source=source)
@@ -207,14 +204,16 @@ def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: 
         return run.resid[0] if patch_site.site == "embed" else run.final if logits is None else logits
     name = patch_site.name(layer)
     tap, block = Tap(capture={name}), model.stack(patch_site.stack).blocks[layer]
-    visibility, source = _visible(model, run)
+    visibility, source = _visibility_and_source(model, run)
     block(run.resid[layer], visibility, tap.at(patch_site.stack).at(str(layer)), None, source)
     return tap.activations[name]
 
 
-def _visible(model: Transformer, run: PlainRun, source: Stream | None = None) -> tuple[Visibility, Source | None]:
-    """What a stack's queries see of their text, and what they read of the encoder's: its final stream, or `source`."""
-    visibility = Visibility.from_batch(run.batch, causal=model.config.stacks[run.stack].causal)
+def _visibility_and_source(
+    model: Transformer, run: PlainRun, source: Stream | None = None, first: int = 0
+) -> tuple[Visibility, Source | None]:
+    """What queries from position `first` on see of their text, and what they read of the encoder's or of `source`."""
+    visibility = Visibility.from_batch(run.batch, causal=model.config.stacks[run.stack].causal, first=first)
     if run.source is None:
         return visibility, None
     return visibility, Source.from_stream(run.source.final if source is None else source, run.source.batch)

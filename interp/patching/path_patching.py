@@ -1,8 +1,8 @@
-"""Along which path does a part of the model act? What one sender writes, as chosen receivers read it, and no further.
+"""Along which path does a part of the model act? Only chosen receivers read what one sender writes.
 
-Every cell is taken twice away from the base run: from its sender to the receivers (`_receive`), where rows are
-independent, as attention is kept; and from the first of these that it reaches to the metric (`_give`), by the engine.
-`path_patch_by_forward` is the plain way; both give the same numbers.
+Every cell leaves the base run twice. From its sender to the receivers (`_receive`) attention is kept, so rows are
+independent; from the first receiver to the metric (`_give`) the engine takes it. `path_patch_by_forward` is the plain
+way; both give the same numbers.
 """
 
 from collections import defaultdict
@@ -12,20 +12,19 @@ from functools import cached_property
 from itertools import product
 
 import torch
-from einops import einsum
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from interp.devices import Movable, move
 from interp.model import Model
 from interp.patching.by_forward import Receiver, Sender, Through, check_paths, moment_written, path_patch_by_forward
-from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix, attend, moment_after
+from interp.patching.changed_rows import AFTER_CROSS, AFTER_SELF, INTO, ChangedRows, Suffix
 from interp.patching.engine import resume
 from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, StackName, last_stack
-from interp.patching.patches import Region, SitePatches, Stream, stream_with
-from interp.patching.plain import Moment, PlainRun, after_attention
+from interp.patching.patches import Region, SitePatches, Stream
+from interp.patching.plain import Moment, PlainRun
 from interp.patching.preparation import BUDGET, Plan, Values, read_values, row_limit
 from interp.patching.results import Cells, Direction
 from interp.patching.sweeps import Chunk, PromptGroup, Selection, passes, prompt_groups, put
@@ -56,22 +55,21 @@ def path_patch(
 ) -> Cells:
     """Patch the paths from every sender to the receivers, exactly.
 
-    The base prompt is run with one sender as in the other prompt, and what the receivers get is recorded; then the base
-    prompt is run with all receivers given that, everything else recomputed, and the metric is read.
+    The base prompt is run with one sender as in the other prompt, and what the receivers read is recorded. Then the
+    base prompt is run with all receivers given that, everything else recomputed, and the metric is read. A sender that
+    comes after all receivers keeps the base prompt's value.
 
     Args:
         model, pairs, metrics, direction: as in `sweep`.
         receivers: where the paths end, all patched together.
         sender: where they begin: `z` (heads) or `mlp_out` (feed-forwards).
-        by: the cells' axes: `layer`, then any of `head` (for `z`) and `position`, of the sender.
-        through: what is recomputed between sender and receivers: `nothing` (one edge, with no other part on it, as in
-            Goldowsky-Dill 2023), `mlps` (every other head is kept as it was, as in Wang 2022, section 3.1), or
-            `everything`, for which every cell takes two plain forward passes.
+        by: the senders' axes: `layer`, then any of `head` (for `z`) and `position`.
+        through: what is recomputed between sender and receivers: `nothing` (one edge alone, as in Goldowsky-Dill 2023),
+            `mlps` (all other heads keep their values, as in Wang 2022, section 3.1), or `everything`, for which every
+            cell takes two plain forward passes.
         stack: in which the paths begin and end. Receivers are in its self-attention and feed-forwards.
-        attention: `self` or `cross`: whose heads send. On the way cross-attention is kept wherever self-attention is.
+        attention: `self` or `cross`: whose heads send. Cross-attention is kept wherever self-attention is.
         budget: bytes of activations that one pass may hold.
-
-    A sender that comes after all receivers keeps the base prompt's value.
     """
     model = with_parts(model, "path patching")
     if through == "everything":
@@ -99,7 +97,7 @@ def path_patch(
 def _fill(
     values: Values, group: PromptGroup, region: Region, selected: Selection, ends: Ends, mlps: bool, limit: int
 ) -> None:
-    """Take the selected senders of a region in a group of prompts to the receivers (`ends`) and on to the metrics."""
+    """Measure the selected senders of a region in a group of prompts, by way of the receivers (`ends`)."""
     site, config = group.patch_site, group.patches.model.config.stacks[group.patch_site.stack]
     if not selected[group.entry(0, region)].any():
         return
@@ -120,7 +118,7 @@ def _fill(
 
 
 def _reads_from(group: PromptGroup, ends: Ends, start: int) -> "dict[Moment, list[_PartRead]]":
-    """What receivers read from `start` on; what nothing moves to another position, only where metrics read."""
+    """What receivers read from `start` on; only where metrics read, if nothing moves it to another position."""
     base, model = group.patches.base, group.patches.model
     config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
     changed = torch.arange(length, device=base.batch.ids.device) >= start
@@ -159,7 +157,7 @@ class _PartRead(Movable):
         return self.mask.any(0).nonzero()[:, 0]
 
     def receive(self, patches: SitePatches, x: Stream, carried: Positions) -> Value:
-        """What they get where cells have the stream `x` at positions `carried`; elsewhere what the base run has."""
+        """What they read where cells have the stream `x` at positions `carried`; elsewhere the base run's."""
         carried = carried.to(x.device)
         changed = torch.isin(self.rows, carried)
         rows = self.rows[changed]
@@ -204,9 +202,10 @@ class _PartRead(Movable):
         row = row_of[columns].expand(n_prompts, -1)
         prompt, place = (row >= 0).nonzero(as_tuple=True)
         row = row[prompt, place]
-        index = (slice(None), prompt[:, None], place[:, None], self.heads)
+        value = value[start : start + n_cells][:, prompt, row]  # none for those that get theirs later
+        index = (slice(len(value)), prompt[:, None], place[:, None], self.heads)
         mask = self.mask[self.rows[row]][:, self.heads, None]
-        x[index] = torch.where(mask, value[start : start + n_cells][:, prompt, row], x[index])
+        x[index] = torch.where(mask, value, x[index])
 
 
 _Part = tuple[_PartRead, Value]
@@ -215,7 +214,7 @@ _Part = tuple[_PartRead, Value]
 def _receive(
     patches: SitePatches, reads: dict[Moment, list[_PartRead]], rows: Positions, chunks: Sequence[Chunk], mlps: bool
 ) -> dict[Moment, list[_Part]]:
-    """What receivers get of cells, in the order in which these arrive, row by row: attention is the base run's."""
+    """What receivers read of cells, in order of arrival, row by row: attention is the base run's."""
     entering = [patches.stream(chunk.layer, chunk.region, chunk.heads, rows) for chunk in chunks]
     last, received = max(reads), {}
     x = entering[0][2][:0]
@@ -232,7 +231,7 @@ def _receive(
 
 
 def _carry(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: int, mlps: bool) -> Stream:
-    """The stream there from that before it: what is not recomputed writes what it does in the base run."""
+    """The stream one moment later: what is not recomputed writes what it does in the base run."""
     base, block = patches.base, patches.blocks[layer - (stage == INTO)]
     if stage == AFTER_SELF:
         out = base["attn_out"][layer][:, rows]
@@ -246,17 +245,18 @@ def _carry(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: 
 
 
 def _read_layer(model: Transformer, stack: str) -> int:
-    """The layer of a stack in which only what metrics read is computed, keys and values aside: its last, if any is."""
+    """The layer in which all but keys and values is computed only where metrics read: the last stack's last."""
     return model.config.stacks[stack].n_layers - (stack == last_stack(model))
 
 
 def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Part]]) -> Tensor:
-    """The stream out of the last block where metrics read, with everything given that was received."""
+    """The last block's stream where metrics read, with all receivers given what they received."""
     entering, edits, n_cells = [], {}, 0
     for (layer, _), parts in received.items():
-        if len(parts[0][1]) > n_cells:
-            entering.append(_enter(patches, suffix, layer, parts, n_cells))
-            n_cells = len(parts[0][1])
+        if (more := len(parts[0][1]) - n_cells) > 0:  # cells that only now are given something enter as in the base run
+            plain = patches.base.resid[layer][:, suffix.first :]
+            entering.append(ChangedRows.from_span(suffix, layer, INTO, plain.expand(more, *plain.shape), suffix.first))
+            n_cells += more
         for end, value in parts:
             if end.part != "logits":
                 at_reads = layer == _read_layer(patches.model, patches.base.stack) and end.part in {"q", "mlp"}
@@ -268,49 +268,3 @@ def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Par
         if end.part == "logits":
             end.to(final.device).put(value.to(final.device), final[..., None, :], suffix.read_positions)
     return final
-
-
-def _enter(patches: SitePatches, suffix: Suffix, layer: int, parts: Sequence[_Part], start: int) -> ChangedRows:
-    """The cells from `start` on, which only now are given something: with what it changes they enter a pass."""
-    base, span = patches.base, slice(suffix.first, suffix.first + suffix.shape[1])
-    device = base.resid[layer].device
-    if layer >= _read_layer(patches.model, base.stack):
-        span = slice(int(suffix.reads.min()), int(suffix.reads.max()) + 1)
-    columns, rows = torch.arange(span.start, span.stop, device=device)[None], (slice(None), span)
-    changed = []
-    if in_attention := [(end, value) for end, value in parts if end.part in _QKV]:
-        block, change = patches.blocks[layer], _written(patches, suffix.to(device), layer, in_attention, columns, start)
-        changed.append((*moment_after(block.config, layer), after_attention(block, base, layer, rows, change)))
-    for end, value in parts:
-        if end.part not in _QKV:
-            site, block_layer = _SITE[end.part], layer - (end.part == "logits")
-            plain = base[site][block_layer][rows]
-            theirs = plain.expand(len(value) - start, *plain.shape).clone()
-            end.put(value, theirs[..., None, :], columns, start)
-            changed.append(stream_with(patches.blocks[block_layer], base, block_layer, rows, site, theirs))
-    (layer, stage, stream), *parallel = changed
-    for *_, theirs in parallel:  # attention and feed-forward of a parallel block
-        stream = stream + (theirs - base.resid[layer].to(device)[rows])
-    return ChangedRows.from_span(suffix, layer, stage, stream, span.start)
-
-
-def _written(
-    patches: SitePatches, suffix: Suffix, layer: int, received: Sequence[_Part], columns: Tensor, start: int
-) -> Stream:
-    """How much more heads write at `columns` that are given something: no other head does."""
-    attn, base = patches.blocks[layer].attn, {part: patches.base[f"attn.{part}"][layer] for part in "qkvz"}
-    parts = {"q": base["q"][:, columns[0]], "k": base["k"][:, suffix.first :], "v": base["v"][:, suffix.first :]}
-    parts = {part: plain.expand(len(received[0][1]) - start, *plain.shape) for part, plain in parts.items()}
-    shared, heads = attn.config.n_heads // attn.config.kv_heads, []
-    for end, value in received:
-        parts[end.part] = parts[end.part].clone()
-        end.put(value, parts[end.part], columns if end.part == "q" else suffix.visibility.columns, start)
-        members = torch.arange(shared, device=end.heads.device)  # so many heads share a key and a value
-        heads.append(end.heads if end.part == "q" else (end.heads[:, None] * shared + members).flatten())
-    heads = torch.cat(heads).unique()
-    past = [base[part][:, : suffix.first] for part in "kv"]
-    k, v, *past = (part[..., heads // shared, :] for part in (parts["k"], parts["v"], *past))
-    visibility = suffix.visibility.at(columns.expand(suffix.shape[0], -1))
-    z = attend(attn, parts["q"][..., heads, :], k, v, past, visibility, heads)
-    dz = z - base["z"][:, columns[0]][:, :, heads]
-    return einsum(dz, attn.W_O[heads], "cell prompt row head d_head, head d_head d_model -> cell prompt row d_model")

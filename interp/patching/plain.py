@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import product
 
 import torch
 from jaxtyping import Float, Int
@@ -11,7 +10,6 @@ from torch import Tensor, nn
 from interp.attention import Attention
 from interp.config import NoMLP
 from interp.devices import move
-from interp.model import matching
 from interp.patching.pairs import Inputs
 from interp.patching.patch_sites import Attending
 from interp.tap import Tap
@@ -28,10 +26,9 @@ Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which promp
 class PlainRun:
     """A stack's run over whole prompts, with everything that a cell may leave as it was, layer by layer.
 
-    `resid` has one entry more than there are layers: the stream into each block, and out of the last. The other sites
-    are at `run[name]`, by their name inside a block (`attn.z`); queries and keys there are as they enter the scores
-    (normalised, rotated), keys and values have one head a key/value head. `final` is the stream after the last norm,
-    `source` the encoder's run where the stack has cross-attention.
+    `resid` is the stream into each block, and out of the last. `run[name]` has the other sites by their name inside a
+    block (`attn.z`); queries and keys are as they enter the scores (normalised, rotated), keys and values have one head
+    a key/value head. `final` is the stream after the last norm, `source` the encoder's run under cross-attention.
     """
 
     stack: str
@@ -103,45 +100,52 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
         equal = all(texts is None or torch.equal(batch.ids, texts.ids) for texts in rest)
         ids = batch.ids if equal else torch.stack([batch.ids, *(texts.ids for texts in rest if texts)])
         stack, sites = model.stack(name), _recorded(model, name)
-        names = [f"{name}.*.{site}" for site in sites]
-        names.append(f"{name}.{len(stack.blocks) - 1}.resid_post")  # what leaves another block enters the next
-        tap = Tap(capture=frozenset(matching(model, names)))
+        layers = range(len(stack.blocks))
+        names = {f"{name}.{layer}.{site}" for layer in layers for site in sites.values()}
+        last = f"{name}.{layers[-1]}.resid_post"  # what leaves another block enters the next
+        tap = Tap(capture=names | {last})
         residual = stack.embed(ids, batch.positions.expand_as(ids))
         visibility = Visibility.from_batch(batch, causal=stack.config.causal)
         final = stack.resume(residual, visibility, tap=tap.at(name), source=source)
-        layers = range(len(stack.blocks))
-        activations = {site: [tap.activations[f"{name}.{layer}.{site}"] for layer in layers] for site in sites}
-        resid = [*activations.pop("resid_pre"), tap.activations[f"{name}.{layers[-1]}.resid_post"]]
-        for kind, part in product(("attn", "cross_attn") if stack.config.cross_attention else ("attn",), ("q", "k")):
-            positions = batch.positions
-            if (kind, part) == ("cross_attn", "k") and run is not None:  # keys of another text: nothing turns them
-                positions = torch.zeros_like(run.batch.positions)
-            enter, site = Attention.queries if part == "q" else Attention.keys, f"{kind}.{part}"
-            attns = zip([getattr(block, kind) for block in stack.blocks], activations[site], strict=True)
-            activations[site] = [enter(attn, x, positions.to(x.device)) for attn, x in attns]
+        values = tap.activations
+        activations = {site: [values[f"{name}.{layer}.{at}"] for layer in layers] for site, at in sites.items()}
+        resid = [*activations.pop("resid_pre"), values[last]]
+        for part, enter in (("q", Attention.queries), ("k", Attention.keys)) if stack.config.cross_attention else ():
+            attns = zip((block.cross_attn for block in stack.blocks), activations[f"cross_attn.{part}"], strict=True)
+            activations[f"cross_attn.{part}"] = [enter(attn, x, origins(x)) for attn, x in attns if attn is not None]
         run = PlainRun(name, batch, resid, activations, final, run)
         source = Source.from_stream(final, batch)
     assert run is not None  # the metrics say which logits they need; the rest is never computed
     return run
 
 
-def _recorded(model: Transformer, stack: str) -> list[str]:
-    """The sites of every block that a run holds."""
+def _recorded(model: Transformer, stack: str) -> dict[str, str]:
+    """The sites of every block that a run holds, and where each is tapped."""
     config = model.config.stacks[stack]
-    sites = ["resid_pre", "attn_out", *(f"attn.{part}" for part in "qkvz")]
+    sites = ["resid_pre", "attn_out", "attn.v", "attn.z"]
     sites += [] if config.parallel else ["resid_mid"]
     sites += [] if isinstance(config.mlp, NoMLP) else ["mlp_out"]
     crossed = ["resid_cross", "cross_attn_out", *(f"cross_attn.{part}" for part in "qkvz")]
-    return [*sites, *(crossed if config.cross_attention else ())]
+    sites += crossed if config.cross_attention else []
+    return {site: site for site in sites} | {f"attn.{part}": f"attn.rot_{part}" for part in "qk"}
+
+
+def origins(x: Float[Tensor, "... position head d_head"]) -> Int[Tensor, "1 position"]:
+    """Positions for queries and keys of cross-attention, which nothing turns."""
+    return torch.zeros(1, x.shape[-3], dtype=torch.long, device=x.device)
+
+
+def attention_parts(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[Attention, dict[str, Tensor]]:
+    """An attention of a layer, with its queries, keys, values and z in a run."""
+    sublayer = block.attention if attention == "self" else block.cross
+    assert isinstance(sublayer.layer, Attention)
+    return sublayer.layer, {part: run[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
 
 
 def after_attention(
     block: Block, plain: PlainRun, layer: int, rows: Rows, change: Change, attention: Attending = "self"
 ) -> Change:
-    """The stream that attention leaves at some rows where its heads write so much more than in the plain run.
-
-    In parallel blocks it has passed the feed-forward too.
-    """
+    """The stream after attention (in parallel blocks the block) at some rows, with `change` added by its heads."""
     if block.attn.config.parallel:
         return plain.resid[layer + 1].to(change.device)[rows] + change
     sublayer = block.attention if attention == "self" else block.cross

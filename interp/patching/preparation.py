@@ -1,9 +1,10 @@
-"""What does a call change and read, and how much of it goes through at a time? Checked once; its tables as `Cells`."""
+"""What does a call change and read, how much at a time, and how do its tables become `Cells`? Checked once."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
 from typing import Any, TypeVar
 
 import numpy as np
@@ -60,10 +61,9 @@ class Plan:
         differing = pairs.differing(patch_site.stack)
         for axis in {*POSITIONAL} & {*by} if pairs.positions else ():
             if patch_site.counted(axis) != differing:
-                raise InputError(
-                    f"{', '.join(pairs.positions)} are positions of what the {differing} reads, and {axis} of {name} "
-                    "counts the other text: leave positions out"
-                )
+                named = ", ".join(pairs.positions)
+                fault = f"the {differing} reads {named}, and {axis} of {name} counts the other text"
+                raise InputError(f"{fault}: leave positions out")
         readouts = prepared(model, pairs, metrics)
         bare = pairs.right is None or pairs.wrong is None or any(each.name == ANSWERS for each in readouts)
         plain = readouts if bare else [*readouts, logit_difference().prepare(model, pairs)]
@@ -208,13 +208,17 @@ def rows_at_once(model: Model, share: int = 1) -> int:
 
 
 def fitting(
-    items: Iterable[Item], size: Callable[[Item], int], limit: int, key: Callable[[Item], object]
+    items: Iterable[Item],
+    size: Callable[[Item], int],
+    limit: int,
+    key: Callable[[Item], object] = lambda _: None,
+    enough: float = inf,
 ) -> Iterator[list[Item]]:
-    """Neighbours with the same `key`, as many at a time as add up to no more than `limit`, but at least one."""
+    """Neighbours with the same `key`, up to `enough` at a time, that add up to no more than `limit`, at least one."""
     party: list[Item] = []
     total = 0
     for item in items:
-        if party and (key(item) != key(party[0]) or total + size(item) > limit):
+        if party and (key(item) != key(party[0]) or total >= enough or total + size(item) > limit):
             yield party
             party, total = [], 0
         party.append(item)

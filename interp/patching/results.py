@@ -20,7 +20,6 @@ Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
 Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token at each place of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
-PerPrompt = Float[np.ndarray, " prompt"]
 POSITIONAL = ("position", "query", "key")
 ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
 """The columns of every table of effects, after those that say where the cell lies."""
@@ -36,9 +35,9 @@ _FROM_ZERO = (ANSWERS, "probability")  # metrics of which all can be lost: at 0 
 class Cells(Result):
     """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
 
-    Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` of
-    edges; `circuit`. Or they are a list (`cell`), or an order (`step`, which has all cells up to it). Positions beyond
-    a prompt's text and edges that do not exist are NaN.
+    Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` for
+    edges; `circuit`. Or they are a list (`cell`), or an order (each `step` has all cells up to it). Positions beyond a
+    prompt's text and edges that do not exist are NaN.
     """
 
     site: str  # what was changed; edges have none
@@ -82,9 +81,8 @@ class Cells(Result):
         effect, reason = self.effects(metric), self.no_share(metric)
         if warn_of(reason) or not self._has_whole(metric):
             return torch.full_like(effect[..., 0], torch.nan)
-        whole = self.difference(metric)
-        part = share(effect.flatten(0, -2).T.double().cpu().numpy(), whole.double().cpu().numpy())
-        return torch.from_numpy(part).view(effect.shape[:-1]).to(whole)
+        part = share(effect.flatten(0, -2).T.double().cpu().numpy(), self.difference(metric).double().cpu().numpy())
+        return torch.from_numpy(part).view(effect.shape[:-1]).to(effect)
 
     def no_share(self, metric: str | None = None) -> str | None:
         """Why nothing is a share of a metric's whole difference; None where shares mean something, or have no whole."""
@@ -117,13 +115,12 @@ class Cells(Result):
 
     def top(self, k: int = 5, metric: str | None = None) -> list[Any]:
         """The `k` cells with the largest mean effects either way: named tuples, a place on each axis and `effect`."""
-        axes = self.units or self.axes
+        axes, rows = self.units or self.axes, []
         cell = namedtuple("Cell", [*axes, "effect"])
         names = [self.labels.get(axis) or (self.positions if axis in POSITIONAL else ()) for axis in axes]
-        return [
-            cell(*(name[index] if name else index for name, index in zip(names, place, strict=True)), mean)
-            for place, mean in self._largest(k, metric)
-        ]
+        for place, mean in self._largest(k, metric):
+            rows.append(cell(*(name[at] if name else at for name, at in zip(names, place, strict=True)), mean))
+        return rows
 
     def largest(self, metric: str | None = None, k: int = 3) -> str:
         """`L3.H2 +0.81, L2.H5 +0.42, L1.H1 -0.2`: the largest mean effects."""
@@ -146,18 +143,16 @@ class Cells(Result):
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)
-        table = self.table()
+        table, axes = self.table(), {*self.axes}
         if self._ablated:
             table = table.assign(direction=f"ablated by {self.kind}")
-            if self.axes == ("step",):
+            if axes == {"step"}:
                 return draw_figure("steps", table, name, plain=float(self.clean[name].mean()), **options)
             options = {"heading": f"What does the {name.replace('_', ' ')} owe to each cell of {self.site}?", **options}
         if self.kind == "search":
             options = {"top": len(self.cells), **options}
-        axes = {*self.axes}
-        if kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes:
-            return draw_figure("top_cells", table, name, **options)
-        return draw_figure("cell_map", table, name, **options)
+        top = kind == "top" or not {"head", "position", "query"} & axes or {"neuron", "expert"} & axes
+        return draw_figure("top_cells" if top else "cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
         """What was changed, each metric of the plain prompts, and the largest effects."""
@@ -200,7 +195,7 @@ class Cells(Result):
         return effect.nan_to_num() if self.kind == "search" else effect
 
     def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
-        """What may be rounding: the size of an effect on each prompt up to which it is none."""
+        """The size of an effect on each prompt up to which it may be rounding."""
         sizes = [values[metric] for values in (self.clean, self.corrupt) if values]
         if not sizes:
             return torch.zeros_like(self.values[metric].flatten(0, -2)[0])
@@ -217,10 +212,10 @@ class Cells(Result):
 
 
 def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | None:
-    """Why nothing is a share of a metric's whole: clean less corrupt, or clean alone; None where shares mean something.
+    """Why nothing is a share of a metric's whole (clean less corrupt, or clean); None where shares mean something.
 
-    The whole, or that of the answers' logit difference, is small against its spread or has the wrong sign; or the model
-    answers clean prompts no more rightly than a coin would; of five to seven, no more than half.
+    The whole, or the answers' logit difference, is small against its spread or has the wrong sign; or the model answers
+    clean prompts no better than a coin (of five to seven prompts, no more than half).
     """
     for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
         whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
@@ -236,9 +231,9 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
 def guessed(
     clean: Float[Tensor, " prompt"], answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()
 ) -> str | None:
-    """Why the model cannot do a task: it gives an answer no more rightly than a coin would, by logit differences.
+    """Why the model cannot do a task: by logit differences it answers no better than a coin.
 
-    The 95% interval of how often it is right reaches down to one half, over prompts or what they share (`clusters`).
+    The 95% interval of how often it is right, over prompts or what they share (`clusters`), reaches down to one half.
     """
     right, names = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
     for answer in dict.fromkeys(names):
@@ -246,9 +241,8 @@ def guessed(
         accuracy = shares(rights[:, None], np.ones(len(rights)), clusters=clusters)
         if not accuracy.low[0] > 0.5:  # of few prompts there is no interval
             prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
-            count = int(np.nansum(rights))
-            few = count == accuracy.n[0]
-            why = ": too few to tell from a coin, so give more" if few else ", which a coin would do as well"
+            all_right = (count := int(np.nansum(rights))) == accuracy.n[0]
+            why = ": too few to tell from a coin, so give more" if all_right else ", which a coin would do as well"
             return f"the model puts the right answer first in {count} of {prompts}{why}"
     return None
 
@@ -266,15 +260,13 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
         number = f"{mean:.3g}".replace("-", "−")
-        return (
-            f"the whole effect is {number} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
-            "too little for a share of it to mean anything"
-        )
+        why = f"(mean and standard error over {len(whole)} prompts): too little for a share of it to mean anything"
+        return f"the whole effect is {number} ± {error:.2g} {why}"
     return None
 
 
 def dust(*metrics: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
-    """What may be rounding: the size of an effect on each prompt up to which it is none."""
+    """The size of an effect on each prompt up to which it may be rounding."""
     size = torch.stack([each.abs() for each in metrics]).amax(0)
     return _ROUNDING * torch.finfo(size.dtype).eps * size
 
@@ -303,26 +295,19 @@ def cell_rows(
         if not prompts.any():
             continue
         cells = (exists == prompts[:, None]).all(0)
-        part = estimates(values[prompts][:, cells], small[prompts], None if total is None else total[prompts], seed)
-        for name, value in part.items():
+        part = values[prompts][:, cells]
+        mean = estimate(part, np.ones_like(part), seed=seed)
+        idle = (np.abs(part) <= small[prompts][:, None]).all(0)
+        p = np.where(idle, np.nan, mean.two_sided)
+        numbers = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
+        if total is not None and total[prompts].sum() != 0:
+            of_whole = shares(part, total[prompts], seed=seed)
+            numbers |= {"share": of_whole.value, "share_low": of_whole.low, "share_high": of_whole.high}
+        for name, value in numbers.items():
             columns[name][cells] = value
     indices = np.unravel_index(np.arange(values.shape[1]), effect.shape[:-1])
     rows = pd.DataFrame({**dict(zip(axes, indices, strict=True)), **columns, "n": exists.sum(0)})
     return rows.loc[exists.any(0)].reset_index(drop=True)
-
-
-def estimates(
-    values: Float[np.ndarray, "prompt cell"], least: PerPrompt, whole: PerPrompt | None, seed: int
-) -> dict[str, np.ndarray]:
-    """Mean effect and share of each cell with their intervals; `whole` None where shares mean nothing."""
-    mean = estimate(values, np.ones_like(values), seed=seed)
-    idle = (np.abs(values) <= least[:, None]).all(0)
-    p = np.where(idle, np.nan, mean.two_sided)
-    columns = {"effect": mean.value, "ci_low": mean.low, "ci_high": mean.high, "p": p}
-    if whole is None or whole.sum() == 0:
-        return columns
-    part = shares(values, whole, seed=seed)
-    return columns | {"share": part.value, "share_low": part.low, "share_high": part.high}
 
 
 def long_table(
@@ -340,17 +325,16 @@ def long_table(
     import pandas as pd  # noqa: PLC0415 (as above)
 
     table, labels = pd.concat(rows, ignore_index=True), labels or {}
-    tokens: dict[str, np.ndarray] = {}
+    tokens: list[str] = []
     for axis in {*axes} & {*labels}:
         table[axis] = named_places(table[axis], labels[axis])
-    for prefix, axis in [("key_" * (axis == "key"), axis) for axis in axes if axis in POSITIONAL]:
+    for axis in [axis for axis in axes if axis in POSITIONAL]:
         indices = table[axis]
         if positions:
             table[axis] = named_places(indices, positions)
-        columns = [name for name in labels if name.startswith("key_") == bool(prefix)]
-        tokens |= {name: named_places(indices, labels[name]) for name in columns}
-    for name, column in tokens.items():
-        table[name] = pd.Series(column, index=table.index, dtype=object)
+        for name in [name for name in labels if name.startswith("key_") == (axis == "key")]:
+            table[name] = pd.Series(named_places(indices, labels[name]), index=table.index, dtype=object)
+            tokens.append(name)
     for name, value in constants.items():
         table[name] = value
     table["q"] = benjamini_hochberg(table["p"].to_numpy(dtype=float))

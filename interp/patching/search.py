@@ -1,9 +1,9 @@
-"""Which few of many cells matter most? Estimated all, measured exactly only where that could change the answer.
+"""Which few of many cells matter most? Gradients estimate all; only those that could change the answer are measured.
 
-Gradients at both prompts estimate every cell; how far the two disagree says how far to doubt an estimate. The most
-promising cells are then measured, the most doubtful prompts first, until no other cell can be among the first k. The
-error of an estimate, in units of its doubt, is taken to follow a Student t distribution with few degrees of freedom,
-whose scale all measured cells share and each cell's own prompts refine (a moderated t, as in Smyth 2004).
+Gradients at both prompts estimate every cell; where the two disagree, the estimate is in doubt. The most promising
+cells are measured, the most doubtful prompts first, until no other cell can be among the first k. An estimate's error,
+in units of its doubt, is taken as Student t; all measured cells share its scale, which each cell's own prompts refine
+(a moderated t, as in Smyth 2004).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,9 +37,9 @@ _SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise on
 class TopCells(Cells):
     """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
 
-    `cells` are their places on `units`, the strongest first; of named positions, the name's place in `positions`. With
-    the confidence asked for, no other cell's mean effect is larger than `limit`, in either direction. `paid` (cell,
-    prompt) were measured exactly, of `total` that a patch can change.
+    `cells` are their places on `units`, strongest first; a named position is its place in `positions`. With the given
+    confidence no other cell's mean effect exceeds `limit`, in either direction. `paid` (cell, prompt) were measured, of
+    `total` that a patch can change.
     """
 
     limit: float = 0.0
@@ -73,9 +73,8 @@ def top_cells(
 ) -> TopCells:
     """The k cells of a sweep whose mean effect over prompts is largest, without measuring them all.
 
-    A prompt that is too short for a cell's position adds nothing to the mean, so that no cell wins by being rare. The
-    confidence has a Bonferroni correction over cells; it is no guarantee for a cell whose effect neither prompt's
-    gradient shows and that no measured cell resembles.
+    A prompt too short for a cell's position counts as 0, so that no cell wins by being rare. The confidence has a
+    Bonferroni correction over cells. A cell can be missed if neither gradient shows it and no measured cell is like it.
 
     Args:
         metric: what to read; it must have a gradient.
@@ -126,7 +125,7 @@ def top_cells(
 
 
 class _Race:
-    """What is known of each (cell, prompt), and what is measured next."""
+    """Estimates and measurements of each (cell, prompt), and which is measured next."""
 
     def __init__(self, estimate: Array, second: Array, live: Array, measure: Callable[[Array], Array]):
         self.values = np.where(live, estimate, 0.0)  # estimates, until they are measured; the rest is 0 exactly
@@ -138,7 +137,7 @@ class _Race:
 
     def run(self, k: int, confidence: float, tie: float) -> tuple[Array, float]:
         """The first k cells, strongest first, and what no other cell exceeds."""
-        # cells of all sizes, evenly spaced in order of doubt: what they show calibrates the rest
+        # cells evenly spaced in order of doubt: their errors calibrate the others'
         size = self.doubt.mean(1)
         order = np.argsort(-size)[: int((size > 0).sum())]
         count = min(len(order), max(_SAMPLE, len(order) // _SAMPLE))
@@ -170,16 +169,14 @@ class _Race:
         self.paid += int(selected.sum())
 
     def _error(self, confidence: float) -> Array:
-        """How far a cell's mean may be from what is known of it, for all cells at once with this confidence."""
-        closed = self.live & ~self.open & (self.doubt > 0)
-        errors = self.values - self.estimate
-        measured = closed.any(1)
+        """How far each cell's mean may be from its estimate, for all cells at once with this confidence."""
+        closed, errors = self.live & ~self.open & (self.doubt > 0), self.values - self.estimate
+        measured, count = closed.any(1), closed.sum(1)
         if not measured.any():
             return np.where(self.open, self.doubt, 0.0).mean(1)
         ratios = np.where(closed, errors, 0.0).sum(1)[measured] / np.where(closed, self.doubt, 0.0).sum(1)[measured]
         variance = np.square(ratios).mean() * (_DF - 2) / _DF  # of a t with scale 1, the mean square is df / (df - 2)
         squares = np.square(np.divide(errors, self.doubt, where=closed, out=np.zeros_like(errors))).sum(1)
-        count = closed.sum(1)
         scale = np.sqrt((_PRIOR * _DF * variance + squares) / (_PRIOR * _DF + count))
         tail = -special.stdtrit(_DF + count, (1 - confidence) / (2 * len(errors)))
         return tail * scale * np.where(self.open, self.doubt, 0.0).mean(1)

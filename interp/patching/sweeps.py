@@ -1,8 +1,8 @@
 """Exact sweeps: every cell of a site patched, at a fraction of one forward pass a cell.
 
-A cell at layer l and position p leaves everything below l, and in a causal stack before p, as it was. So it starts from
-the stream at its own layer, with the rows that it changes. Prompts go through in groups, their cells in chunks, as many
-in one pass as fill it. `sweep_by_forward` is the plain way; both give the same numbers.
+A cell at layer l and position p changes nothing below l, nor in a causal stack before p. So it starts at its own layer
+with only the rows that it changes. Groups of prompts and chunks of their cells share passes. `sweep_by_forward` is the
+plain way; both give the same numbers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import product
 from math import ceil
+from operator import attrgetter
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from interp.patching.pairs import Pairs
 from interp.patching.patch_sites import Attending, PatchSite, StackName, last_stack
 from interp.patching.patches import Region, SitePatches, sweep_by_resuming
 from interp.patching.plain import PlainRun
-from interp.patching.preparation import BUDGET, Plan, Values, read_values, row_limit, shares
+from interp.patching.preparation import BUDGET, Plan, Values, fitting, read_values, row_limit, shares
 from interp.patching.results import Cells, Direction
 from interp.transformer import Transformer
 
@@ -49,19 +50,19 @@ def sweep(
 
     Args:
         model: a transformer with an output layer.
-        pairs: clean and corrupted prompts, token for token alike in length; lengths may differ between pairs.
+        pairs: clean and corrupted prompts, equally long within a pair.
         metrics: what to read, one or several.
         site: any that `run` can edit, by its name in a layer (`z`, `resid_pre`, `mlp.post`) or outside the layers
-            (`embed`, `resid_final`, `logits`: a single layer, 0).
+            (`embed`, `resid_final`, `logits`: one layer, 0).
         by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, for `pattern`
-            and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count in each prompt's own
-            tokens; those of keys and values of cross-attention are the source's. Where the pairs name positions, an
-            axis has an entry a name, and nothing else is patched.
-        direction: `denoise` (or `denoising`) puts clean activations into the corrupted prompt, `noise` (or `noising`)
-            corrupted ones into the clean.
-        stack: `encoder` or `decoder`; by default that which the output layer reads.
+            and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count each prompt's own
+            tokens (for keys and values of cross-attention the source's). If the pairs name positions, an axis has an
+            entry a name, and nothing else is patched.
+        direction: `denoise` (`denoising`) puts clean activations into the corrupted prompt, `noise` (`noising`)
+            corrupted ones into the clean prompt.
+        stack: `encoder` or `decoder`; by default the one that the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
-        budget: bytes that the sweep may take: prompts, and cells of them, go through in as many parts as that needs.
+        budget: bytes that the sweep may take; prompts and their cells go through in as many parts as that needs.
 
     A site that is the same in both prompts, and a budget too small for one cell, are an `InputError`.
     """
@@ -84,9 +85,9 @@ def sweep(
 def unpatched(
     model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric], *, budget: int = BUDGET
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The metrics of the clean and of the corrupted prompts as they are: is there a difference that patching can move?
+    """The metrics of the clean and the corrupted prompts, by name: is there a difference that patching can move?
 
-    What `Cells` have as `clean` and `corrupt`, by metric, for two forwards. Arguments are those of `sweep`.
+    They are `clean` and `corrupt` of `Cells`. Arguments are those of `sweep`.
     """
     readouts, parts = prepared(model, pairs, metrics), []
     if not isinstance(model, Transformer):
@@ -236,18 +237,9 @@ class Chunk:
 
 
 def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
-    """Chunks that share a pass, in their order, about as many rows each time."""
+    """Chunks that share a pass, in order, about equally many rows each time."""
     total = sum(chunk.rows for chunk in chunks)
-    full = total / ceil(total / limit) if chunks else 0
-    party: list[Chunk] = []
-    for chunk in chunks:
-        rows = sum(member.rows for member in party)
-        if party and (rows >= full or rows + chunk.rows > limit):
-            yield party
-            party = []
-        party.append(chunk)
-    if party:
-        yield party
+    return fitting(chunks, attrgetter("rows"), limit, enough=total / max(1, ceil(total / limit)))
 
 
 def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk], limit: int) -> None:

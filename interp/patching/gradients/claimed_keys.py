@@ -1,9 +1,8 @@
 """What would hiding a claim's keys cost, from gradients? All heads of a model from one backward pass a read-out.
 
-Changing keys in one head changes that head's mix of values z, at the claimed rows alone, which is computed. Only what
-follows is taken to first order: attribution patching (Nanda 2023) of z, with the pattern's own change exact as in the
-QK fix of AtP* (Kramár 2024, arXiv:2403.00745, section 3.1). Claims that read the same share a gradient. Where the model
-is sure of what is read, gradients vanish and the estimate is too small: `knock_out` measures.
+The change of a head's mix of values z, at the claimed rows, is computed exactly, as in the QK fix of AtP* (Kramár 2024,
+arXiv:2403.00745, section 3.1); only its effect is first order: attribution patching (Nanda 2023) of z. Claims that read
+the same share a gradient. Where the model is sure, gradients vanish and estimates are too small: `knock_out` measures.
 """
 
 from collections import defaultdict
@@ -17,9 +16,9 @@ from torch import Tensor, nn
 
 from interp.devices import move
 from interp.model import Model
-from interp.patching.claimed_texts import Claim, ClaimedTexts, checked
+from interp.patching.claimed_texts import Claim, ClaimedTexts
 from interp.patching.gradients.tape import bytes_a_prompt, final_stream
-from interp.patching.knockout import ChangedKeys
+from interp.patching.knockout import ChangedKeys, read_out
 from interp.patching.pairs import text_read
 from interp.patching.patch_sites import Attending, PatchSite, StackName
 from interp.patching.plain import plain_run
@@ -34,9 +33,9 @@ _WEIGHTS = 1 << 22  # attention weights of changed rows at a time
 
 
 class Estimated(NamedTuple):
-    """What each head would lose, and what each claim reads with nothing changed, in the read's unit.
+    """The estimated drop for each head, and what each claim reads with nothing changed, in the read's unit.
 
-    `sizes` are the same losses added up over a claim's rows without their signs.
+    `sizes` are the drops added up over a claim's rows without their signs.
     """
 
     drops: Float[Tensor, "claim layer head"]
@@ -57,20 +56,17 @@ def estimated_knock_out(
 ) -> Estimated:
     """Estimate what `knock_out` measures: -(change of z at the claimed rows) x (gradient of the claim's value there).
 
-    Arguments are those of `knock_out`; `budget` is the bytes of activations that one pass may hold, or those of one
-    text where that is more. Claims on one text with the same `Read` object, or with none on the same rows, share a
-    backward pass.
+    Arguments are those of `knock_out`; `budget`: bytes of activations that one pass may hold, but at least one text's.
+    Claims on one text with the same `Read` object, or with none on the same rows, share a backward pass.
     """
     model = with_parts(model, "estimates of hidden keys")
-    texts = checked(model, tokens, claims, output, target, stack, attention)
-    output = output or model.output
-    assert output is not None
+    texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     config, base = model.config.stacks[texts.patch_site.stack], plain_run(model, texts.inputs)
     drops = base.final.new_zeros(len(claims), config.n_layers, config.n_heads)
     sizes, values = torch.zeros_like(drops), base.final.new_zeros(len(claims))
     limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
     for lot in _lots(texts, claims, budget):
-        row_of, row_values, gradients = _differentiated(texts, claims, lot, output)
+        row_of, row_values, gradients = _differentiated(texts, claims, lot)
         for party in fitting(row_of, lambda at: len(claims[at].queries), limit, lambda at: claims[at].prompt):
             rows = torch.tensor([row_of[index] for index in party], device=model.device)
             with torch.no_grad():
@@ -88,11 +84,11 @@ def estimated_knock_out(
 
 @torch.enable_grad()
 def _differentiated(
-    texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]], output: nn.Linear
+    texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]]
 ) -> tuple[dict[int, int], Float[Tensor, " row"], list[Float[Tensor, "row position head d_head"]]]:
-    """Which row each claim has in what follows, what each reads, and the gradients at z, layer by layer.
+    """Each claim's row in what follows, what each row reads, and the gradients at z, layer by layer.
 
-    The texts go through the model once, and back once for the first read-out of each, once for the second, and so on.
+    One forward pass serves all texts; one backward pass serves the first read-out of each, one the second, and so on.
     """
     model, prompts = texts.model, torch.tensor([claims[text[0][0]].prompt for text in lot], device=texts.model.device)
     assert isinstance(model, Transformer)
@@ -108,11 +104,7 @@ def _differentiated(
         members = [index for index, text in enumerate(lot) if turn < len(text)]
         row_of |= {claim: turn * len(lot) + index for index in members for claim in lot[index][turn]}
         reads = [texts.read_of(claims[lot[index][turn][0]]) for index in members]
-        sizes = torch.tensor([len(read.positions) for read in reads])
-        text_of = torch.tensor(members).repeat_interleave(sizes).to(final.device)
-        logits = output(final[text_of, torch.cat([read.positions for read in reads]).to(final.device)])
-        parts = zip(reads, logits.split(sizes.tolist()), strict=True)
-        value = torch.stack([read.value(part) for read, part in parts])
+        value = torch.stack(read_out(final, members, reads, texts.output))
         options: Any = {"retain_graph": turn + 1 < n_turns, "allow_unused": True, "materialize_grads": True}
         gradients.append(torch.autograd.grad(value.sum(), activations, **options))
         values[[turn * len(lot) + index for index in members]] = value.detach()

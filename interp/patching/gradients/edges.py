@@ -1,10 +1,10 @@
 """Which connections between components matter? A score for every edge, from gradients.
 
-The edge from a sender to a receiver is that sender's share of what that receiver reads of the residual stream; its
-score is the first-order effect of putting another prompt's write there and nowhere else: edge attribution patching
-(Syed, Rager & Conmy 2023, arXiv:2310.10348). With gradients averaged on the way from one prompt to the other it is
-EAP-IG (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806), which finds what a flat gradient at either end hides. What
-goes that way is the input, from which all else follows, or each sender's own output.
+An edge is a sender's share of what a receiver reads of the residual stream. Its score is the first-order effect of
+putting another prompt's write there and nowhere else: edge attribution patching (Syed, Rager & Conmy 2023,
+arXiv:2310.10348). Gradients averaged on the way from one prompt to the other give EAP-IG (Hanna, Pezzelle & Belinkov
+2024, arXiv:2403.17806), which finds what a flat gradient hides. Either the input goes that way, and all else follows,
+or each sender's own output.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,17 +49,17 @@ def edge_attribution(
     Args:
         model: a transformer of one stack with an output layer, its norms before its layers or absent.
         pairs, metric, direction, budget: as in `attribution_patching`.
-        steps: gradients are averaged over this many points on the line from own to other, from own on and without the
-            other end. 1 is plain EAP: the gradient at the own prompt alone.
+        steps: gradients are averaged over this many points on the line from own to other, the own end included and the
+            other not. 1 is plain EAP: the gradient at the own prompt alone.
         along: what goes along that line. `inputs`: the embedding (with `noise` Hanna 2024, equation 3; their package
-            has the points of `denoise`, and the other sign). `activations`: the output of the edge's own sender, in the
-            own prompt; a pass for each sender and step. `layers`: EAP-IG activations as their package has it (with
-            `noise`), which moves all heads of a layer at once, holds what moves constant, and gives each edge the mean
-            gradient over the moves of every node, before or after it.
+            has the points of `denoise`, and the other sign). `activations`: the edge's own sender, in the own prompt; a
+            pass for each sender and step. `layers`: EAP-IG activations as in their package (with `noise`), which moves
+            all heads of a layer at once, holds what moves constant, and gives each edge the mean gradient over the
+            moves of all nodes, before or after it.
 
     Returns:
-        Cells: on the axes `sender`, `receiver`, how far the metric is predicted to move from the own prompt's value
-            when the edge carries the other write. Names are those of `Graph`; where there is no edge the score is NaN.
+        Cells: on the axes `sender`, `receiver` (names as in `Graph`), the predicted change of the metric from the own
+            prompt's value when the edge carries the other write; NaN where there is no edge.
     """
     model = with_parts(model, "edge attribution")
     only_stack(model, "edge attribution")

@@ -1,10 +1,9 @@
 """Which cells matter, estimated from gradients? All cells of all sites at the price of three passes over the prompts.
 
-Attribution patching (Nanda 2023, "Attribution Patching: Activation Patching At Industrial Scale") replaces a patch by
-its first-order effect: what another prompt would put there less what is there, times the metric's gradient there. AtP*
-(Kramár 2024, arXiv:2403.00745) repairs two failures: a saturated softmax has hardly a gradient (the QK fix, section
-3.1, computes the patched pattern itself), and effects along different paths cancel to first order (GradDrop closes one
-layer's paths at a time).
+Attribution patching (Nanda 2023, "Attribution Patching: Activation Patching At Industrial Scale") estimates a patch by
+its first-order effect: the change of the activation times the metric's gradient there. AtP* (Kramár 2024,
+arXiv:2403.00745) repairs two failures: a saturated softmax has hardly a gradient (the QK fix, section 3.1, computes the
+patched pattern itself), and effects along different paths cancel (GradDrop closes one layer's paths at a time).
 """
 
 from collections.abc import Mapping, Sequence
@@ -89,17 +88,16 @@ def attribution_patching(
 
     attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head"), "resid_pre": ("layer", "position")})
 
-    A cell's estimate is the sum over its entries of (other prompt's activation - own) x gradient at the own prompt.
+    A cell's estimate is the sum over its entries of (other prompt's activation - own) x gradient at the own prompt;
+    values are the unpatched prompt's value plus the estimate, like those of an exact sweep.
 
     Args:
         model, pairs, direction, stack, attention: as in `sweep`; `denoise` differentiates at the corrupted prompts.
         metrics: what to read; it must have a gradient. At the clean prompts (`noise`) that of `kl_divergence` is 0.
-        sites: for each site, its cells' axes; both as in `sweep`.
-        qk_fix: for `q` and `k`, compute the pattern that the patched cell gives and take that difference times the
-            gradient at the pattern, so that the softmax is not linearised (Kramár 2024, section 3.1).
-        budget: bytes of activations that one pass may hold; prompts go through in as many parts as that takes.
-
-    Values are the unpatched prompt's value plus the estimate, as of an exact sweep.
+        sites: the cells' axes of each site; both as in `sweep`.
+        qk_fix: for `q` and `k`, compute the patched pattern and take its difference times the gradient at the pattern,
+            so that the softmax is not linearised (Kramár 2024, section 3.1).
+        budget: bytes of activations that one pass may hold; prompts go through in as many parts as that needs.
     """
     model = with_parts(model, "attribution patching")
     call = _Estimates(model, pairs, metrics, sites, (direction, stack, attention), qk_fix=qk_fix)
@@ -121,11 +119,11 @@ def atp_star(
 ) -> SiteEstimates:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
 
-    For each layer in turn one backward pass lets no gradient through what the layer adds to the stream, only past it. A
-    cell's magnitude is the mean of the absolute estimates over these passes (equation 11), but for the one that drops
-    its own layer; the residual stream (`resid_*`) lies beside all layers. Magnitudes rank cells for a closer look.
+    For each layer in turn one backward pass lets no gradient through what the layer adds to the stream. A cell's
+    magnitude is the mean absolute estimate over these passes (equation 11), without the pass that drops its own layer;
+    the residual stream (`resid_*`) belongs to no layer. Magnitudes rank cells for a closer look.
 
-    Arguments are those of `attribution_patching`; the model has two layers or more.
+    Arguments are those of `attribution_patching`; the model has at least two layers.
     """
     model = with_parts(model, "AtP*")
     layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]

@@ -35,10 +35,8 @@ class Tape:
         """The metric's gradient at each of `names`."""
         value = self.values[metric]
         if not value.requires_grad:
-            raise InputError(
-                f"metric {metric} has no gradient, so its effects cannot be estimated: "
-                "measure them with `sweep`, or name another metric (logit_difference)"
-            )
+            advice = "use `sweep`, or another metric (logit_difference)"
+            raise InputError(f"metric {metric} has no gradient, so its effects cannot be estimated: {advice}")
         joined = [name for name in names if self.activations[name].requires_grad]
         options: Any = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
         with torch.enable_grad():

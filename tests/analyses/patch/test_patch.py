@@ -38,7 +38,7 @@ from interp.patching import (
     sweep,
 )
 from interp.patching.pair_files import with_space
-from interp.patching.results import estimates
+from interp.patching.results import cell_rows
 
 ONE = "--clean", "Tim saw", "--corrupt", "Sue saw", "--answer", "He", "--wrong", "She"
 HOSTILE, IMAGE = "<script>alert(1)</script>", "<img/src=x>"
@@ -102,10 +102,10 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
 
 
 def test_shares_are_the_same_where_the_whole_difference_is_below_zero():
-    values, whole = np.array([[1.0], [1.5], [2.0]]), np.array([2.0, 2.5, 4.0])
-    up, down = (estimates(way * values, np.zeros(3), way * whole, 0) for way in (1, -1))
+    values, whole = torch.tensor([[1.0, 1.5, 2.0]]), torch.tensor([2.0, 2.5, 4.0])
+    up, down = (cell_rows(("cell",), way * values, torch.zeros(3), way * whole) for way in (1, -1))
     for name in ("share", "share_low", "share_high"):
-        assert down[name] == pytest.approx(up[name])
+        assert down[name].tolist() == pytest.approx(up[name].tolist())
 
 
 def test_a_bare_word_gets_its_space_and_the_command_has_the_table_s_metrics():

@@ -6,7 +6,6 @@ from itertools import product
 import pytest
 import torch
 from covering import pairwise
-from tiny import ragged_pairs
 from torch.testing import assert_close
 
 from interp import InputError, run, set_to, zero
@@ -149,18 +148,7 @@ def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
         equal(p.path_patch(*asked), p.path_patch_by_forward(*asked))
 
 
-@pytest.mark.parametrize(("name", "stack"), [("gated", "decoder"), ("post", "encoder")])
-def test_in_float32_cells_agree_to_rounding(name, stack):
-    asked = s.one_stack(name, stack, torch.float32), ragged_pairs(), METRICS
-    cells = p.sweep(*asked, "z", LAYERS), p.sweep_by_forward(*asked, "z", LAYERS)
-    paths = p.path_patch(*asked, ENDS["kinds"]), p.path_patch_by_forward(*asked, ENDS["kinds"])
-    for fast, plain in (cells, paths):
-        assert_close(fast.values, plain.values, rtol=1e-5, atol=1e-5)
-
-
 ABLATED = [site for site in SITES if site != "mlp.experts"]
-
-
 ABLATIONS = pairwise(
     *(*WHERE, ABLATED, AXES, ("zero", "mean")),
     possible=lambda *case: site_there(*case[:-1]) and (case[-1] == "zero" or case[3] not in {"pattern", "scores"}),

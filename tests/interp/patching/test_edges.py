@@ -91,43 +91,22 @@ def before(model: Transformer, receiver: str) -> int:
 def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction):
     model, pairs = build(kind), ragged_pairs()
     found = edge_attribution(model, pairs, log_probability(), direction, steps=1)
-    table = dict(zip(found.labels["sender"], found.effects().nansum(1), strict=True))
-    wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)}
-    wanted |= {} if model.last.blocks[0].mlp is None else {"mlp_out": ("layer",)}
+    senders, has_mlp = found.labels["sender"], model.last.blocks[0].mlp is not None
+    wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)} | ({"mlp_out": ("layer",)} if has_mlp else {})
     nodes = attribution_patching(model, pairs, log_probability(), wanted, direction)
     sign = 1 if direction == "denoise" else -1  # an effect counts towards the other prompt, a score the metric's change
-    expected = {"embed": nodes["resid_pre"].effects()[0]}
-    for layer in range(model.config.n_layers):
-        expected |= {f"{layer}.{head}": nodes["z"].effects()[layer, head] for head in range(model.config.n_heads)}
-        expected |= {f"mlp.{layer}": nodes["mlp_out"].effects()[layer]} if "mlp_out" in nodes else {}
-    assert {*table} == {*expected}
-    for sender, value in expected.items():
-        torch.testing.assert_close(table[sender], sign * value, rtol=1e-10, atol=1e-10)
-    if "mlp.1" in table:  # beside a parallel feed-forward heads read the same stream
-        beside = found.effects()[found.labels["sender"].index("1.0"), found.labels["receiver"].index("mlp.1")]
+    layers = [nodes["z"].effects(), *([nodes["mlp_out"].effects()[:, None]] if has_mlp else [])]
+    expected = torch.cat([nodes["resid_pre"].effects()[:1], torch.cat(layers, 1).flatten(0, 1)])
+    torch.testing.assert_close(found.effects().nansum(1), sign * expected, rtol=1e-10, atol=1e-10)
+    if has_mlp:  # beside a parallel feed-forward heads read the same stream
+        beside = found.effects()[senders.index("1.0"), found.labels["receiver"].index("mlp.1")]
         assert bool(beside.isnan().all()) == kind.startswith("parallel")
 
 
-def test_gradients_are_averaged_from_the_own_prompt_on_and_without_the_other():
-    model, pairs = build("pre"), ragged_pairs()
-    found = edge_attribution(model, pairs, logit_difference(), steps=3)
-    readout = logit_difference().prepare(model, pairs)
-    clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
-    expected = 0
-    for share in (0, 1 / 3, 2 / 3):
-        start = corrupt["embed"] + share * (clean["embed"] - corrupt["embed"])
-        last = "decoder.2.resid_post"
-        out = run(model, pairs.corrupt, last, {"decoder.embed": lambda _, start=start: start}, grad=True)
-        gradient = torch.autograd.grad(readout.from_logits(out.logits).sum(), out[last])[0]
-        expected = expected + ((clean["1.2"] - corrupt["1.2"]) * gradient).sum((-1, -2)) / 3
-    score = found.effects()[found.labels["sender"].index("1.2"), found.labels["receiver"].index("logits")]
-    torch.testing.assert_close(score, expected, rtol=1e-9, atol=1e-10)
-
-
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-@pytest.mark.parametrize("along", ["activations", "layers"])
+@pytest.mark.parametrize("along", ["inputs", "activations", "layers"])
 @pytest.mark.parametrize("kind", ["pre", "attention only"])
-def test_outputs_go_along_the_line_one_by_one_or_layer_by_layer(kind, along, direction):
+def test_gradients_are_averaged_along_the_line_from_the_own_prompt_on_and_without_the_other(kind, along, direction):
     model, pairs, steps = build(kind), ragged_pairs(), 3
     found = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=along)
     readout, last = logit_difference().prepare(model, pairs), f"decoder.{model.config.n_layers - 1}.resid_post"
@@ -143,7 +122,7 @@ def test_outputs_go_along_the_line_one_by_one_or_layer_by_layer(kind, along, dir
         return torch.autograd.grad(readout.from_logits(out.logits).sum(), out[last])[0]
 
     moves = {"embed": ("decoder.embed", ...)}
-    for layer in range(model.config.n_layers):
+    for layer in range(model.config.n_layers if along != "inputs" else 0):
         heads = {f"{layer}.{head}": (..., head, slice(None)) for head in range(model.config.n_heads)}
         heads = heads if along == "activations" else {f"{layer}": ...}
         moves |= {name: (f"decoder.{layer}.attn.z", index) for name, index in heads.items()}
@@ -153,7 +132,7 @@ def test_outputs_go_along_the_line_one_by_one_or_layer_by_layer(kind, along, dir
         slope = means[sender] if along == "activations" else sum(means.values()) / len(means)
         torch.testing.assert_close(score, (change[sender] * slope).sum((-1, -2)), rtol=1e-9, atol=1e-10)
     inputs = edge_attribution(model, pairs, logit_difference(), direction, steps=steps)
-    assert (found.effects() - inputs.effects()).nan_to_num().abs().max() > 1e-3
+    assert ((found.effects() - inputs.effects()).nan_to_num().abs().max() > 1e-3) == (along != "inputs")
     assert found.effects().isnan().equal(inputs.effects().isnan())
 
 

@@ -8,8 +8,7 @@ import torch
 from covering import pairwise
 
 from analyses import coreference, part_of_speech, position
-from interp import Transformer
-from interp.patching import Pairs, logit_difference, sweep, top_cells
+from interp.patching import logit_difference, sweep, top_cells
 from interp.patching.search import _Race
 from models import load
 from tests.tiny import model as tiny_model
@@ -19,19 +18,18 @@ BY = ("layer", "head", "position")
 TIE = 0.02
 
 
-def task_pairs(task: str, model: Transformer) -> Pairs:
-    return {
-        "name-gender": lambda: coreference.TASKS["name-gender"](model, 24, 0, "name-gender", ""),
-        "agreement-adjacent": lambda: part_of_speech._agreement(model, 24, 0, task, ""),
-        "repeat": lambda: position._broken_repeat(model, 12, 0, "repeat", ""),
-    }[task]().pairs
+TASKS = {
+    "name-gender": lambda model: coreference.TASKS["name-gender"](model, 24, 0, "name-gender", ""),
+    "agreement-adjacent": lambda model: part_of_speech._agreement(model, 24, 0, "agreement-adjacent", ""),
+    "repeat": lambda model: position._broken_repeat(model, 12, 0, "repeat", ""),
+}
 
 
-@pytest.mark.parametrize("task", ["name-gender", "agreement-adjacent", "repeat"])
+@pytest.mark.parametrize("task", TASKS)
 def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkeypatch):
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep grows with its square
     model = load("default")
-    pairs = task_pairs(task, model)
+    pairs = TASKS[task](model).pairs
     found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
     effect = sweep(model, pairs, logit_difference(), "z", BY).effects().nan_to_num().mean(-1)
     exact = torch.stack([effect[cell] for cell in found.cells])
