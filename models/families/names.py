@@ -12,7 +12,7 @@ Names = tuple[tuple[str, ...], str]  # the matrices that are stacked, and their 
 
 
 def table(family: str) -> dict[str, Any]:
-    """The entries of a family and of the one that it is like; `weights` has `Names` by our parameter or module."""
+    """The entries of a family and of its parent; `weights` has `Names` by our parameter or module."""
     entries = _TABLES[family]
     parent = table(entries["like"]) if "like" in entries else {"weights": {}}
     weights = parent["weights"] | dict(_weights(entries.get("weights", {})))
@@ -20,6 +20,7 @@ def table(family: str) -> dict[str, Any]:
         **parent,
         **entries,
         "weights": {ours: names for ours, names in weights.items() if names[0] != ("",)},
+        "only": entries.get("only", {}),
         "harmless": frozenset(entries.get("harmless", "").split()),
         "zero": frozenset(entries.get("zero", parent.get("zero", ()))),
     }
