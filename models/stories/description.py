@@ -1,14 +1,14 @@
 """How a tale calls someone or something: with adjectives, participles and nouns before, and phrases after the noun."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.stories import grammar, lexicon
 from models.stories.cast import Entity
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FEMININE, FRIEND, MASCULINE, Noun
-from models.stories.references import Lazy, Teller
+from models.stories.references import Lazy, Teller, later
 
 
 @dataclass(frozen=True)
@@ -90,30 +90,24 @@ class Describer(Teller):
 
     # Ways to call someone or something.
 
-    def pair(self, first: Entity, second: Entity) -> Callable[[], Phrase]:
+    @later
+    def pair(self, first: Entity, second: Entity) -> Phrase:
         """Two for a subject, who are not spoken of as one again: "Tom and the dog"."""
+        self._subject = None
+        return grammar.coordinated(self._full(first), self._full(second))
 
-        def phrase() -> Phrase:
-            self._subject = None
-            return grammar.coordinated(self._full(first), self._full(second))
-
-        return phrase
-
-    def friend_of(self, person: Entity, friend: Entity, *clauses: Lazy) -> Callable[[], Phrase]:
+    @later
+    def friend_of(self, person: Entity, friend: Entity, *clauses: Lazy) -> Phrase:
         """A description for a subject: "her good friend Tom"."""
-
-        def phrase() -> Phrase:
-            owner = self._possessor(person, friend)
-            self._tells_of(friend)
-            self._spoken(friend)
-            friend.is_known = True
-            traits: list[Part] = [("amod", word(self.choose("best", "old", "good"), "ADJ"))] if self.maybe() else []
-            noun = word(self.choose("friend", "neighbour"), "NOUN")
-            whole = join(owner, *traits, (HEAD, noun), ("appos", word(friend.name or "", "PROPN")))
-            term = grammar.refer(whole, friend.chain)
-            return join((HEAD, term), grammar.comma(), *self._parts(clauses), grammar.comma()) if clauses else term
-
-        return phrase
+        owner = self._possessor(person, friend)
+        self._tells_of(friend)
+        self._spoken(friend)
+        friend.is_known = True
+        traits: list[Part] = [("amod", word(self.choose("best", "old", "good"), "ADJ"))] if self.maybe() else []
+        noun = word(self.choose("friend", "neighbour"), "NOUN")
+        whole = join(owner, *traits, (HEAD, noun), ("appos", word(friend.name or "", "PROPN")))
+        term = grammar.refer(whole, friend.chain)
+        return join((HEAD, term), grammar.comma(), *self._parts(clauses), grammar.comma()) if clauses else term
 
     def _second(self, entity: Entity) -> Phrase:
         """The second of two, which often has two adjectives of its own: "and an old but strong rope"."""
@@ -152,10 +146,11 @@ class Describer(Teller):
         if entity.compound:
             modifiers.append(("compound", word(entity.compound, "NOUN")))
         first = modifiers[0][1].words[0].form if modifiers else entity.noun.singular
+        determiner = None
         if clauses and entity.is_known:  # "the boat that Tom had lost", not "Tom's boat that"
             determiner = grammar.article("the")
-        else:
-            determiner = None if entity.bare else self._determiner(entity, first)
+        elif not entity.bare:
+            determiner = self._determiner(entity, first)
         parts = self._parts(clauses)
         if entity.feature and not clauses and (not entity.is_known or self.maybe(0.35)):
             parts.append(self.beside("with", entity.feature)())
@@ -171,15 +166,10 @@ class Describer(Teller):
         name = join((HEAD, first), *(("flat", other) for other in rest))
         if entity.owner and kin and self.maybe(0.6):
             return join(self._possessor(entity.owner, entity), (HEAD, name))
-        if fond:
-            return join(
-                (
-                    "amod",
-                    word(self.choose("dear", "good", "old" if kin else "little", "kind" if kin else "poor"), "ADJ"),
-                ),
-                (HEAD, name),
-            )
-        return name
+        if not fond:
+            return name
+        fondly = self.choose("dear", "good", *(("old", "kind") if kin else ("little", "poor")))
+        return join(("amod", word(fondly, "ADJ")), (HEAD, name))
 
     def _possessor(self, owner: Entity, owned: Entity) -> Part:
         """One whom the sentence has named already is "his" or "her", where no other can be meant."""
@@ -201,9 +191,6 @@ class Describer(Teller):
         if way == "joined":
             return [("amod", join((HEAD, first), grammar.conjunct(self.choose("and", "but"), second)))]
         return [("amod", grammar.degree(self.choose("very", "rather"), first) if way == "degree" else first)]
-
-    def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
-        return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
 
     def _part(self, role: str, entity: Entity | Description | None, *, of_noun: bool) -> Part:
         if not isinstance(entity, Description):

@@ -11,26 +11,17 @@ from models.stories.cast import Entity
 from models.stories.description import Describer, Description, Spec
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FRIEND, NEUTER, Noun
-from models.stories.references import Lazy, Mode
+from models.stories.references import Lazy, Mode, later
 
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
 _VISIBLE = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
 _PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries after which something may be said between
-_INSIDE = {
-    "perfect": (),
-    "progressive": ("still",),
-    "long": ("always", "often"),
-    "cannot": ("yet", "even"),
-    "not": ("really", "even"),
-    "will": ("soon", "always"),
+_INSIDE = {  # adverbs that may stand between an auxiliary and its verb, by what the auxiliary says
+    **{"perfect": (), "progressive": ("still",), "long": ("always", "often")},
+    **{"cannot": ("yet", "even"), "not": ("really", "even"), "will": ("soon", "always")},
 }
-"""Adverbs that may stand between an auxiliary and its verb, by what the auxiliary says."""
-
-
 Subject = Entity | Description | Callable[[], Phrase]
-
-
 _EVERYONE = Entity("everyone", "person", NEUTER, Noun("everyone", "everyone"))
 
 
@@ -124,38 +115,29 @@ class Narrator(Describer):
             phrase = grammar.degree(self.choose(*lexicon.DEGREES), phrase)
         return phrase
 
-    def feeling(self, *options: str) -> Callable[[], Phrase]:
+    @later
+    def feeling(self, *options: str) -> Phrase:
         """One or two adjectives of mood: "tired but very happy"."""
+        first, second = self.rng.sample(options, 2)
+        if self.maybe(0.35):
+            return join((HEAD, self.quality(first)), grammar.conjunct("and", self.quality(second)))
+        return self.quality(first)
 
-        def phrase() -> Phrase:
-            first, second = self.rng.sample(options, 2)
-            if self.maybe(0.35):
-                return join((HEAD, self.quality(first)), grammar.conjunct("and", self.quality(second)))
-            return self.quality(first)
-
-        return phrase
-
-    def a(self, noun: Noun, *traits: str) -> Callable[[], Phrase]:
+    @later
+    def a(self, noun: Noun, *traits: str) -> Phrase:
         """What someone is, as a predicate, which is no mention: "a very kind boy"."""
+        described = word(self.choose(*traits), "ADJ")
+        if self.maybe(0.8):
+            described = grammar.degree(self.choose("very", "rather", "really"), described)
+        return nominal(grammar.article("a", described.words[0].form), [("amod", described)], noun, plural=False)
 
-        def phrase() -> Phrase:
-            described = word(self.choose(*traits), "ADJ")
-            if self.maybe(0.8):
-                described = grammar.degree(self.choose("very", "rather", "really"), described)
-            return nominal(grammar.article("a", described.words[0].form), [("amod", described)], noun, plural=False)
-
-        return phrase
-
-    def friends(self) -> Callable[[], Phrase]:
+    @later
+    def friends(self) -> Phrase:
         """What two are, as a predicate: "very good friends"."""
-
-        def phrase() -> Phrase:
-            good = word(self.choose("good", "close", "dear"), "ADJ")
-            if self.maybe():
-                good = grammar.degree("very", good)
-            return nominal(None, [("amod", good)], FRIEND, plural=True)
-
-        return phrase
+        good = word(self.choose("good", "close", "dear"), "ADJ")
+        if self.maybe():
+            good = grammar.degree("very", good)
+        return nominal(None, [("amod", good)], FRIEND, plural=True)
 
     def _group(self, verb: str, mode: Mode, plural: bool) -> tuple[list[Part], str]:
         """What stands before a verb, and the verb's form."""
@@ -260,25 +242,20 @@ class Narrator(Describer):
         """What was not chosen: "instead of the old box"."""
         return self._with_of("instead", "ADV", lambda: entity)
 
-    def _with_of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Lazy:
-        def part() -> Part:
-            preposition = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
-            return "obl", join(("case", preposition), (HEAD, self.mention(entity())))
-
-        return part
+    @later
+    def _with_of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Part:
+        preposition = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
+        return "obl", join(("case", preposition), (HEAD, self.mention(entity())))
 
     def mood(self, *options: str) -> Lazy:
         """What someone feels: "felt very tired"."""
         return lambda: ("xcomp", self.feeling(*options)())
 
-    def both_at(self, preposition: str, first: Entity, second: Entity) -> Lazy:
+    @later
+    def both_at(self, preposition: str, first: Entity, second: Entity) -> Part:
         """Two places: "behind the gate and the wall"."""
-
-        def part() -> Part:
-            pair = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
-            return "obl", grammar.prepositional(preposition, pair)
-
-        return part
+        pair = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
+        return "obl", grammar.prepositional(preposition, pair)
 
     def objects(self, first: Entity, second: Entity) -> Lazy:
         """Two things: "a lamp and an old but strong rope"."""
@@ -302,19 +279,16 @@ class Narrator(Describer):
         self._spoken(time)
         return join(("obl:unmarked", phrase), *([grammar.comma()] if self.maybe(0.3) else []), (HEAD, main()))
 
-    def and_(self, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def and_(self, verb: str, *specs: Spec) -> Part:
         """A second verb of the same subject, at times with a mood before it: "and, tired but happy, went home"."""
-
-        def part() -> Part:
-            assert self._subject
-            form = grammar.verb_form(self.verbs[verb], self.tense, plural=self._subject.plural)
-            mood = self.maybe(0.6) and self._subject.kind == "person"
-            first, second = self.rng.choice(_MIXED)
-            joined = join((HEAD, word(first, "ADJ")), grammar.conjunct("but", word(second, "ADJ")))
-            parts = grammar.aside(("advcl", joined)) if mood else []
-            return grammar.conjunct("and", join(*parts, (HEAD, word(form, "VERB")), *self._parts(specs)))
-
-        return part
+        assert self._subject
+        form = grammar.verb_form(self.verbs[verb], self.tense, plural=self._subject.plural)
+        mood = self.maybe(0.6) and self._subject.kind == "person"
+        first, second = self.rng.choice(_MIXED)
+        joined = join((HEAD, word(first, "ADJ")), grammar.conjunct("but", word(second, "ADJ")))
+        parts = grammar.aside(("advcl", joined)) if mood else []
+        return grammar.conjunct("and", join(*parts, (HEAD, word(form, "VERB")), *self._parts(specs)))
 
     def then(self, adverb: str, main: Callable[[], Phrase]) -> Phrase:
         """An adverb before a clause, whose subject may have done something before."""
@@ -340,17 +314,14 @@ class Narrator(Describer):
         whole = join(grammar.comma(), ("cc", word(conjunction, "CCONJ")), (HEAD, second()))
         return join((HEAD, first), ("conj", whole))
 
-    def _inside(self, relation: str, phrase: Callable[[], Phrase]) -> Lazy:
+    @later
+    def _inside(self, relation: str, phrase: Callable[[], Phrase]) -> Part:
         """A dependent clause, whose subject is not that of the clause it stands in."""
-
-        def part() -> Part:
-            subject, deep = self._subject, self._deep
-            self._deep = True
-            sentence = phrase()
-            self._subject, self._deep = subject, deep
-            return relation, sentence
-
-        return part
+        subject, deep = self._subject, self._deep
+        self._deep = True
+        sentence = phrase()
+        self._subject, self._deep = subject, deep
+        return relation, sentence
 
     def _as_subject(self, subject: Subject) -> Phrase:
         late, self._late = self._late, False

@@ -7,7 +7,8 @@ first nor the last equal pronoun is always right.
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from functools import partial, wraps
+from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from models.stories import grammar
 from models.stories.cast import Cast, Entity
@@ -24,6 +25,17 @@ Spec = tuple[str, Entity | None] | Lazy  # a relation or preposition with what i
 Subject = Entity | Callable[[], Phrase]
 Mode = Literal["plain", "not", "can", "cannot", "will", "perfect", "progressive", "long"]  # "long": "had been looking"
 _RELATIONS = frozenset(("obj", "iobj"))
+S, P, R = TypeVar("S"), ParamSpec("P"), TypeVar("R")
+
+
+def later(make: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Callable[[], R]]:
+    """A method whose words are made when their turn in the sentence comes."""
+
+    @wraps(make)
+    def method(teller: S, *args: P.args, **settings: P.kwargs) -> Callable[[], R]:
+        return partial(make, teller, *args, **settings)
+
+    return method
 
 
 class Teller:
@@ -62,22 +74,18 @@ class Teller:
 
     def _verb(self, verb: str, mode: Mode, subject: Phrase) -> Phrase:
         forms = self.verbs[verb]
-        plain = mode == "plain"
-        return word(grammar.verb_form(forms, self.tense, plural=subject.plural) if plain else forms.base, "VERB")
+        finite = grammar.verb_form(forms, self.tense, plural=subject.plural)
+        return word(finite if mode == "plain" else forms.base, "VERB")
 
     def _auxiliary(self, mode: Mode, plural: bool) -> list[Part]:
         """The first auxiliary, with its "not"; none of a plain clause."""
         if mode == "plain":
             return []
         past = self.tense == "past"
-        have = "had" if past else "have" if plural else "has"
+        have, can = "had" if past else "have" if plural else "has", "could" if past else "can"
         forms = {
-            "perfect": have,
-            "long": have,
+            **{"perfect": have, "long": have, "can": can, "cannot": can, "will": "would" if past else "will"},
             "progressive": grammar.be(self.tense, plural=plural).words[0].form,
-            "cannot": "could" if past else "can",
-            "can": "could" if past else "can",
-            "will": "would" if past else "will",
             "not": "did" if past else "do" if plural else "does",
         }
         negative: list[Part] = [("advmod", word("not", "PART"))] if mode in ("not", "cannot") else []
@@ -87,11 +95,8 @@ class Teller:
         """A clause with a form of "be": an adjective, sometimes with a "very", or another predicate."""
         spoken = self._as_subject(subject)
         if isinstance(predicate, str):
-            intensity = (
-                [grammar.adverb(self.rng.choice(("very", "so")))]
-                if predicate not in COLOURS and self.maybe(0.3)
-                else []
-            )
+            strong = predicate not in COLOURS and self.maybe(0.3)
+            intensity = [grammar.adverb(self.rng.choice(("very", "so")))] if strong else []
             phrase = join(*intensity, (HEAD, word(predicate, "ADJ")))
         else:
             phrase = predicate()
@@ -128,49 +133,37 @@ class Teller:
         to, infinitive = ("mark", word("to", "PART")), word(self.verbs[verb].base, "VERB")
         return lambda: ("xcomp", join(to, (HEAD, infinitive), *self._parts(specs)))
 
-    def and_(self, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def and_(self, verb: str, *specs: Spec) -> Part:
         """A second verb of the same subject: "and found a ball"."""
+        plural = self._subject is not None and self._subject.plural
+        finite = word(grammar.verb_form(self.verbs[verb], self.tense, plural=plural), "VERB")
+        return grammar.conjunct("and", join((HEAD, finite), *self._parts(specs)))
 
-        def part() -> Part:
-            plural = self._subject is not None and self._subject.plural
-            finite = word(grammar.verb_form(self.verbs[verb], self.tense, plural=plural), "VERB")
-            return grammar.conjunct("and", join((HEAD, finite), *self._parts(specs)))
-
-        return part
-
-    def that(self, subject: Entity, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def that(self, subject: Entity, verb: str, *specs: Spec) -> Part:
         """A relative clause whose noun is its subject: "that chased the cats"."""
+        pronoun, parts = word("that", "PRON", plural=subject.plural), self._parts(specs)
+        return "acl:relcl", grammar.predication(pronoun, [], self._verb(verb, "plain", pronoun), *parts)
 
-        def part() -> Part:
-            pronoun, parts = word("that", "PRON", plural=subject.plural), self._parts(specs)
-            return "acl:relcl", grammar.predication(pronoun, [], self._verb(verb, "plain", pronoun), *parts)
-
-        return part
-
-    def that_object(self, subject: Entity, verb: str) -> Lazy:
+    @later
+    def that_object(self, subject: Entity, verb: str) -> Part:
         """A relative clause whose noun is its object: "that Tim found"."""
+        spoken = self.mention(subject, as_subject=True)
+        clause = grammar.predication(spoken, [], self._verb(verb, "plain", spoken))
+        return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause))
 
-        def part() -> Part:
-            spoken = self.mention(subject, as_subject=True)
-            clause = grammar.predication(spoken, [], self._verb(verb, "plain", spoken))
-            return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause))
-
-        return part
-
-    def the(self, entity: Entity, *specs: Spec) -> Callable[[], Phrase]:
+    @later
+    def the(self, entity: Entity, *specs: Spec) -> Phrase:
         """A description with more after it, for a subject: the(dog, ("near", cats))."""
-
-        def phrase() -> Phrase:
-            entity.is_known = entity.is_known or entity.owner is None
-            determiner = self._determiner(entity)
-            adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
-            self._spoken(entity)
-            self._tells_of(entity)
-            parts = self._parts(specs, of_noun=True)
-            whole = noun_phrase(determiner, adjectives, entity.noun, *parts, plural=entity.plural)
-            return grammar.refer(whole, entity.chain)
-
-        return phrase
+        entity.is_known = entity.is_known or entity.owner is None
+        determiner = self._determiner(entity)
+        adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
+        self._spoken(entity)
+        self._tells_of(entity)
+        parts = self._parts(specs, of_noun=True)
+        whole = noun_phrase(determiner, adjectives, entity.noun, *parts, plural=entity.plural)
+        return grammar.refer(whole, entity.chain)
 
     def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
         return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
@@ -190,14 +183,11 @@ class Teller:
         determiner = None if plural else grammar.article("a", adjective)
         return lambda: noun_phrase(determiner, [adjective], noun, plural=plural)
 
-    def whose(self, owner: Entity) -> Callable[[], Phrase]:
+    @later
+    def whose(self, owner: Entity) -> Phrase:
         """An owner as a predicate, "hers"; clear where the sentence before was about that person."""
-
-        def phrase() -> Phrase:
-            self._spoken(owner)
-            return grammar.refer(word(owner.pronouns.alone, "PRON"), owner.chain)
-
-        return phrase
+        self._spoken(owner)
+        return grammar.refer(word(owner.pronouns.alone, "PRON"), owner.chain)
 
     def mention(self, entity: Entity, *, as_subject: bool = False) -> Phrase:
         """The entity in words, as the story stands."""

@@ -5,15 +5,16 @@ clauses around and before it, places in front. "Himself" agrees likewise. In "th
 sewed well" the pronoun may mean either, one as often as the other; the verb tells which (implicit causality, Garvey &
 Caramazza 1974), and what follows is the trade of the one who is meant, or what comes of it: "because his coat was new".
 
-Some words are kept for testing, and so are people and animals near others that stand near others, and places in front
-of a clause within a sentence. A sentence of `sentences` that is not plain has no two kept nouns and no two kept trades,
-so that these never compete, and no kept verb; in `new_sentences` no other words of their kind stand.
+Some words are reserved for testing, and so are people and animals near others that stand near others, and places in
+front of a clause within a sentence. In `sentences`, a sentence that is not plain has at most one reserved noun and one
+reserved trade, so these never compete, and no reserved verb. `new_sentences` uses only reserved words of these kinds.
 """
 
 import random
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,11 +46,11 @@ class Trade(NamedTuple):
     thing: str
 
 
-class Kept(NamedTuple):
+class Listed(NamedTuple):
     """Words that training has everywhere, and those that it has in plain sentences alone."""
 
-    seen: Sequence[Any]
-    kept: Sequence[Any]
+    usual: Sequence[Any]
+    reserved: Sequence[Any]
 
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -60,19 +61,19 @@ _READERS: dict[str, Callable[[str], Sequence[Any]]] = {
     "trades": lambda text: [Trade(*trade.split("-")) for trade in text.split()],
 }
 _LISTS = {
-    name: Kept(*map(_READERS[kind], (*text.split("|"), "")[:2]))
+    name: Listed(*map(_READERS[kind], (*text.split("|"), "")[:2]))
     for kind, table in _TABLES.items()
     for name, text in table.items()
 }
-WORDS = {name: tuple(words.seen) for name, words in _LISTS.items()}  # that are not kept for testing
+WORDS = {name: tuple(words.usual) for name, words in _LISTS.items()}  # those not reserved for testing
 _PEOPLE = {noun.singular for part in _LISTS["PEOPLE"] for noun in part}
 _PLURALS = {noun.plural for name in _TABLES["nouns"] for part in _LISTS[name] for noun in part}
 _PLURALS |= {trade.noun + "s" for part in _LISTS["TRADES"] for trade in part}
 
 
-_KEPT = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].kept}
+_RESERVED = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].reserved}
 TRADES: tuple[Trade, ...] = tuple(trade for part in _LISTS["TRADES"] for trade in part)
-OF_SUBJECT, OF_OBJECT = (tuple(verb.past for verb in _LISTS[name].seen) for name in ("OF_SUBJECT", "OF_OBJECT"))
+OF_SUBJECT, OF_OBJECT = (tuple(verb.past for verb in _LISTS[name].usual) for name in ("OF_SUBJECT", "OF_OBJECT"))
 VERBS: tuple[Verb, ...] = tuple(
     verb for name in ("ALONE", "DONE", "SAID", "TO_ITSELF") for part in _LISTS[name] for verb in part
 )
@@ -85,7 +86,7 @@ def sentences(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 def new_sentences(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
     """The same with the words and phrases that `sentences` keep for testing."""
-    return series(text_of_new_sentences, count, seed)
+    return series(partial(text_of_sentences, new=True), count, seed)
 
 
 def text_of_sentences(seed: int, index: int, *, new: bool = False) -> AnnotatedText:
@@ -98,11 +99,6 @@ def text_of_sentences(seed: int, index: int, *, new: bool = False) -> AnnotatedT
         f"Number={'Plur' if form.lower() in _PLURALS else 'Sing'}" if tag == "NOUN" else "" for form, tag in tags
     )
     return replace(text, feats=tuple(map(Attributes, numbers)))
-
-
-def text_of_new_sentences(seed: int, index: int) -> AnnotatedText:
-    """The same, of what is kept for testing."""
-    return text_of_sentences(seed, index, new=True)
 
 
 class Writer:
@@ -171,8 +167,8 @@ class Writer:
     def noun(self, name: str, depth: int = 2, relative: float = 0.0) -> Phrase:
         """A noun with its article, perhaps an adjective, and up to some depth with a phrase or a clause behind it."""
         words = self._list(name)
-        if not self.new and self._named & _KEPT:
-            words = _LISTS[name].seen
+        if not self.new and self._named & _RESERVED:
+            words = _LISTS[name].usual
         noun: Noun = self.rng.choice([word for word in words if word not in self._named] or words)
         self._named.add(noun)
         plural = self._maybe(0.5)
@@ -180,7 +176,7 @@ class Writer:
         if name == "PLACES":
             return base
         if depth == 0 and self._maybe(0.4 if self._plain else 0.1):
-            return self._relative(base, ("nsubj", _THAT), (HEAD, self._verb("ALONE", base)))
+            return _with_clause(base, ("nsubj", _THAT), (HEAD, self._verb("ALONE", base)))
         if not self._plain and (depth > 1 or (depth == 1 and not (self.new and self._maybe(0.4)))):
             return self._near_place(base, 0.3)
         return base if self._plain else self._near_another(base, depth, relative)
@@ -194,8 +190,8 @@ class Writer:
         if not has_clause:
             return join((HEAD, noun), ("nmod", self._beside(other)))
         if is_object:
-            return self._relative(noun, ("obj", _THAT), ("nsubj", other), (HEAD, self._verb("DONE", other)))
-        return self._relative(noun, ("nsubj", _THAT), (HEAD, self._verb("DONE", noun)), ("obj", other))
+            return _with_clause(noun, ("obj", _THAT), ("nsubj", other), (HEAD, self._verb("DONE", other)))
+        return _with_clause(noun, ("nsubj", _THAT), (HEAD, self._verb("DONE", noun)), ("obj", other))
 
     def _near_place(self, noun: Phrase, chance: float) -> Phrase:
         """A noun, perhaps with a place behind it."""
@@ -203,18 +199,15 @@ class Writer:
             return noun
         return join((HEAD, noun), ("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0])))
 
-    def _relative(self, noun: Phrase, *parts: Part) -> Phrase:
-        return join((HEAD, noun), ("acl:relcl", join(*parts)))
-
     # Reference.
 
     def reference(self) -> Phrase:
         """Two people of one gender and number, of whom the verb tells which is meant: of whom the rest is true."""
-        seen, kept = _LISTS["TRADES"]
-        trade: Trade = self.rng.choice(kept if self.new else TRADES)
-        others: Sequence[Trade | Noun] = kept if self.new else seen if trade in kept else TRADES
+        usual, reserved = _LISTS["TRADES"]
+        trade: Trade = self.rng.choice(reserved if self.new else TRADES)
+        others: Sequence[Trade | Noun] = reserved if self.new else usual if trade in reserved else TRADES
         if not self.new and self._maybe(0.4):
-            others = _LISTS["PEOPLE"].seen
+            others = _LISTS["PEOPLE"].usual
         people = [trade, self.rng.choice([each for each in others if each != trade])]
         self.rng.shuffle(people)
         plural, meant = self._maybe(0.25), int(self._maybe(0.5))
@@ -223,13 +216,13 @@ class Writer:
         reason = self._because(people[meant], phrases[meant][1], plural=plural)
         return join(*self._front(), ("nsubj", phrases[0][0]), (HEAD, done), ("obj", phrases[1][0]), reason)
 
-    def _because(self, person: "Trade | Noun", chain: str, *, plural: bool) -> Part:
+    def _because(self, person: Trade | Noun, chain: str, *, plural: bool) -> Part:
         """What somebody meant by a pronoun did, or what their work is like."""
         pronouns = PLURAL if plural else self.rng.choice((MASCULINE, FEMININE))
         if isinstance(person, Noun) or self._maybe(0.7):
             did = self._pick("RESTED") if isinstance(person, Noun) else person.did
             pronoun = grammar.refer(word(pronouns.subject, "PRON"), chain)
-            reason = join(("nsubj", pronoun), (HEAD, word(did, "VERB")), self._manner())
+            reason = join(("nsubj", pronoun), (HEAD, word(did, "VERB")), grammar.adverb(self._pick("MANNERS")))
         else:
             whose = ("nmod:poss", grammar.refer(word(pronouns.possessive, "PRON"), chain))
             thing = self._mentioned(join(whose, (HEAD, word(person.thing, "NOUN"))))[0]
@@ -242,14 +235,11 @@ class Writer:
         trade, plural = self._pick("TRADES"), self._maybe(0.25)
         subject, chain = self._mentioned(self._person(trade, plural=plural))
         if self._maybe(0.3):
-            return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), self._manner())
+            return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), grammar.adverb(self._pick("MANNERS")))
         does = word(self._pick("RESTED"), "VERB")
         return join(("nsubj", subject), (HEAD, does), self._because(trade, chain, plural=plural))
 
-    def _manner(self) -> Part:
-        return grammar.adverb(self._pick("MANNERS"))
-
-    def _person(self, person: "Trade | Noun", *, plural: bool) -> Phrase:
+    def _person(self, person: Trade | Noun, *, plural: bool) -> Phrase:
         """Somebody, sometimes near something."""
         noun = person if isinstance(person, Noun) else Noun(person.noun, person.noun + "s")
         form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
@@ -261,10 +251,10 @@ class Writer:
         return self.rng.random() < chance
 
     def _list(self, name: str) -> Sequence[Any]:
-        seen, kept = _LISTS[name]
+        usual, reserved = _LISTS[name]
         if self.new:
-            return kept or seen
-        return [*seen, *kept] if self._plain or name in _TABLES["nouns"] else seen
+            return reserved or usual
+        return [*usual, *reserved] if self._plain or name in _TABLES["nouns"] else usual
 
     def _pick(self, name: str) -> Any:
         return self.rng.choice(self._list(name))
@@ -293,3 +283,7 @@ class Writer:
         if phrase.plural or form not in _PEOPLE:
             return PLURAL if phrase.plural else NEUTER
         return _GENDERS.get(form) or self.rng.choice((MASCULINE, FEMININE))
+
+
+def _with_clause(noun: Phrase, *parts: Part) -> Phrase:
+    return join((HEAD, noun), ("acl:relcl", join(*parts)))
