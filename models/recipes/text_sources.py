@@ -1,4 +1,4 @@
-"""What is learnt from: running text, of files or generated, and pairs of texts; a share is left out of training."""
+"""Training text: running text from files or generated, and pairs of texts; a share is held out of training."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ _HASHED = 100  # generated texts that a digest reads, so that it changes with th
 class Text:
     """Text files: `*.txt` (also .gz, .zst) below a directory, or files named one by one.
 
-    Documents are held out by name alone, so that one always is or never. Where that leaves one side empty, as of a
-    single file, the last share of every document is held out.
+    Documents are held out by name alone, so a document is on the same side in every run. Where that leaves one side
+    empty, for example with a single file, the last share of every document is held out.
     """
 
     path: str | tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Generated:
-    """Texts by a generator's name, by default apart from those that the analyses measure on."""
+    """Texts by a generator's name; by default not those that the analyses measure on."""
 
     name: str
     count: int
@@ -96,10 +96,10 @@ Running = Text | Generated
 
 @dataclass(frozen=True)
 class StoredTexts:
-    """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
+    """Generated texts in a file, written when they are first read: generating takes far longer than reading."""
 
     source: Generated
-    file: Path  # a line a text: what it is called and what it says, as JSON; in the last line a hash of all before
+    file: Path  # a line of JSON for each text, with its name; the last line is a hash of all before
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides.
@@ -146,8 +146,8 @@ class StoredTexts:
 class Paired:
     """Two columns under a line that names them, or pairs by the name of their rule.
 
-    They are held out by their source in a file, and by their target where a rule makes them: then what a model is to
-    write of those that are held out, it has never written.
+    Pairs in a file are held out by their source. Pairs by a rule are held out by their target, so the model has never
+    written a held-out target.
     """
 
     path: str | None = None
@@ -166,10 +166,10 @@ class Paired:
 
     @cached_property
     def sides(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """What is learnt from, and what is held out.
+        """Pairs for training, and those held out.
 
         Raises:
-            InputError: no such file, a line that has not two columns, or nothing to learn from.
+            InputError: no such file, a line without two columns, or no pairs for training.
         """
         halves: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
         for pair in self._pairs():
@@ -180,7 +180,7 @@ class Paired:
         return halves
 
     def digest(self) -> str:
-        """Tells these pairs, and how they are divided, from others."""
+        """SHA-256 of the pairs, and of how they are divided."""
         return digest_of([self.held_out, *self.sides])
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
@@ -197,12 +197,12 @@ class Paired:
 
 
 def read_from(kind: Running, digest: str, cache: Path) -> Text | StoredTexts:
-    """What gives the documents of running text: its files, or for generated texts a file in the cache."""
+    """The source of running text: its files, or for generated texts a file in the cache."""
     return kind if isinstance(kind, Text) else StoredTexts(kind, cache / f"{kind.name}-{digest[:16]}.texts")
 
 
 def check_share(share: float) -> None:
-    """Refuse what is no share of a whole that leaves something to learn from."""
+    """Refuse a share that leaves nothing for training."""
     if not 0 <= share < 1:
         raise InputError(f"held_out is a share: expected 0 <= held_out < 1, got {share:g}")
 
@@ -214,7 +214,7 @@ def check_count(count: int) -> None:
 
 
 def digest_of(facts: object) -> str:
-    """SHA-256 of what fits into JSON."""
+    """SHA-256 of facts that JSON can hold."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

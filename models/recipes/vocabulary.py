@@ -15,33 +15,33 @@ from interp.training.whole_files import replacing
 from models.huggingface import read_tokenizer
 from models.recipes.text_sources import digest_of
 
-END = "</s>"  # after a text that is written for another
+END = "</s>"  # after a target
 UNKNOWN = "<unk>"
 _CHARACTER = Regex(r"[\s\S]")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a recipe says of a tokenizer: one of the first three.
+    """A recipe's tokenizer, by one of the first three fields.
 
     Raises:
-        InputError: none of them, or more than one; a file, and texts to make a tokenizer of.
+        InputError: none of the three or more than one is set, or a file together with texts.
     """
 
-    d_vocab: int | None = None  # byte-level BPE of the training text, of so many tokens
+    d_vocab: int | None = None  # byte-level BPE of the training text, with so many tokens
     file: str | None = None  # a tokenizer.json
-    level: Literal["characters", "words"] | None = None  # all that are in the training text; words are between spaces
-    texts: tuple[str, ...] = ()  # sources that count as the training text; none named: all
+    level: Literal["characters", "words"] | None = None  # all in the training text; spaces separate words
+    texts: tuple[str, ...] = ()  # sources that count as the training text; all if none is named
 
     def __post_init__(self) -> None:
         settings = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
         if len(settings) != 1:
             raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(settings) or 'none of them'}")
         if self.file is not None and self.texts:
-            raise InputError("a tokenizer that is read from a file is made of no texts: leave texts out, or file")
+            raise InputError("a tokenizer from a file is made of no texts: leave texts out, or file")
 
     def ready(self) -> Tokenizer | None:
-        """The tokenizer of a file; None where one has yet to be made.
+        """The tokenizer in the file; None where there is no file.
 
         Raises:
             InputError: there is no such file, or it is damaged.
@@ -57,14 +57,14 @@ class Vocabulary:
     def make(
         self, lines: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
     ) -> Tokenizer:
-        """The tokenizer: from its file, from the cache, or made of the texts.
+        """The tokenizer: from its file, from the cache, or trained on the texts.
 
         Args:
             lines: gives the training texts.
-            digest: tells these texts from others.
-            cache: where it is kept.
-            mask: whether there is to be a token to hide words behind.
-            paired: texts end in `</s>` and do not begin with `<s>`: they are read by an encoder, or written after it.
+            digest: of these texts.
+            cache: the folder where the tokenizer is kept.
+            mask: whether to add a token that hides words.
+            paired: texts end in `</s>` and do not begin with `<s>`, for an encoder-decoder.
 
         Raises:
             InputError: too little text for such a vocabulary; the disk is full.
@@ -84,7 +84,7 @@ class Vocabulary:
             assert tokenizer is not None
             return tokenizer
         except InputError as error:
-            raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
+            raise InputError(f"{place} is damaged ({error}): remove it, and it will be made again") from error
 
     def _train(self, lines: Iterable[str], *, mask: bool, paired: bool) -> Backend:
         if self.d_vocab is not None:
@@ -103,14 +103,14 @@ class Vocabulary:
 
 
 def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) -> Backend:
-    """All characters or words that the texts have, the commonest first."""
+    """A tokenizer of all characters or words in the texts, the commonest first."""
     cut = pre_tokenizers.Split(_CHARACTER, "isolated") if characters else pre_tokenizers.WhitespaceSplit()
     counts: Counter[str] = Counter()
     for text in lines:
         counts.update(text if characters else text.split())
     special = [texts.START, *([END] if paired else []), *([texts.MASK] if mask else []), UNKNOWN]
     if not counts:
-        raise InputError("no text to make a vocabulary of")
+        raise InputError("there is no text to make a vocabulary from")
     words = [each for each, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if each not in special]
     backend = Backend(models.WordLevel({each: at for at, each in enumerate([*special, *words])}, unk_token=UNKNOWN))
     backend.pre_tokenizer = cut
@@ -121,7 +121,7 @@ def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) 
 
 
 def start_of(tokenizer: Tokenizer) -> int:
-    """The id that a decoder's input begins with, where it writes for an encoder.
+    """The id that the decoder's input begins with in an encoder-decoder.
 
     Raises:
         InputError: the vocabulary has no such token.

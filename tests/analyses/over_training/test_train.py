@@ -190,7 +190,7 @@ def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(reci
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for out in ("run", "."):  # the second has a recipe of the user's own
         line = refusal(capsys, "train", recipe, "--out", out)
-        assert "which no training left that could be begun again: choose another --out" in line
+        assert "which no unfinished training of ours left: choose another --out" in line
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 
