@@ -1,6 +1,6 @@
-"""Pairs of texts: read from two columns, or made by a rule with the truth about which part comes from which.
+"""Pairs of texts, read from two columns or made by a rule.
 
-Pairs by a rule have their alignment by construction, so that cross-attention can be scored against it.
+A rule also knows which part of the target comes from which part of the source, so cross-attention can be scored.
 """
 
 import random
@@ -31,8 +31,8 @@ _ORDINALS = (
 )
 _TENS = {2: "twenty", 3: "thirty"}
 
-# How people write a date. The year has its four digits and the month its name, so that none can be read in
-# two ways; the year stands at the end, in the middle and at the start, so that no fixed place has it.
+# How people write a date. The year has four digits and the month its name, so no date can be read in two ways. The
+# year stands at the end, in the middle and at the start, so no fixed place has it.
 FORMATS = (
     "{weekday}, {day} {month} {year}",
     "{month} {day_th}, {year}",
@@ -53,7 +53,7 @@ _PART = {"day": "day", "day_th": "day", "day_word": "day", "month": "month", "mo
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the target and what tells it in the source, in characters: from the first to after the last."""
+    """A part of the target and its part of the source, in characters: from the first to after the last."""
 
     name: str
     source: Span
@@ -62,7 +62,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source text, the target text that is to be made of it, and how they belong together, in the target's order."""
+    """A source text, its target text, and how their parts correspond, in the target's order."""
 
     source: str
     target: str
@@ -70,7 +70,7 @@ class Pair:
 
 
 def columns(line: str) -> list[str]:
-    """What tabs separate."""
+    """The columns of a line, separated by tabs."""
     return line.rstrip("\r\n").split("\t")
 
 
@@ -82,7 +82,7 @@ def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
         source: the file's name, for messages.
 
     Raises:
-        InputError: with the file and the line, where it has not two columns or one of them is empty.
+        InputError: a line without two columns, or with an empty one; it names file and line.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -95,7 +95,7 @@ def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def series(make: Callable[[int, int], Item], count: int | None, seed: int) -> Iterator[Item]:
-    """The first `count` of what `make` makes of a seed and an index; endless if it is None."""
+    """The first `count` items that `make` gives for a seed and an index; endless if `count` is None."""
     return map(partial(make, seed), count_from() if count is None else range(count))
 
 
@@ -162,4 +162,4 @@ def _ordinal(number: int) -> str:
 TASKS: MappingProxyType[str, Callable[[int | None, int], Iterator[Pair]]] = MappingProxyType(
     {"dates": dates, "reversals": reversals}
 )
-"""The tasks by name; each gives so many pairs of a seed."""
+"""The tasks by name; each takes a count and a seed."""

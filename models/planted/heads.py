@@ -34,7 +34,7 @@ def offset(by: int, *, remember: bool = False) -> Plan:
 def first_token(slots: Slots) -> Head:
     """Looks at the first position: an attention sink."""
     head = blank(slots)
-    head.looks[slots.positions, slots.position(0)] = 4 * GAIN  # far under 0.01 is left for the others
+    head.looks[slots.positions, slots.position(0)] = 4 * GAIN  # leaves far less than 0.01 for the others
     return head
 
 
@@ -78,7 +78,7 @@ def antecedent(genders: dict[str, Sequence[str]], writes: dict[str, Sequence[str
 
     Args:
         genders: for each asking word, the words that it may refer to.
-        writes: for a word that is looked at, the words whose logits it raises by `strength`.
+        writes: for each attended word, the words whose logits it raises by `strength`.
         strength: the logit that one fully attended word gives.
     """
 
@@ -96,10 +96,10 @@ def antecedent(genders: dict[str, Sequence[str]], writes: dict[str, Sequence[str
 
 
 def noise(strength: float, seed: int) -> Plan:
-    """Looks and writes at random, and means nothing.
+    """Looks and writes at random.
 
-    The score of one word and place for another is normal with standard deviation `strength`, as is the logit that a
-    fully attended word adds to any other. It writes nowhere else, so the codes that other heads read stay as they are.
+    The score of one word and place for another is normal with standard deviation `strength`, and so is the logit that a
+    fully attended word adds to any other. It writes nowhere else, so it changes no code that other heads read.
     """
     whole_number("seed", seed)
 
