@@ -10,8 +10,7 @@ from torch import Tensor
 from interp.config import TransformerConfig
 from interp.errors import one_of
 from interp.transformer import Transformer
-from models.families import names
-from models.families.fields import Fields
+from models.families.fields import Fields, entries_of
 
 Form = Literal["rows", "columns", "by_head", "one_row"]
 
@@ -115,11 +114,13 @@ class Family:
         return {"encoder", "decoder"} <= {name.split(".")[1] for name in self.weights if name.startswith("stacks.")}
 
     def theirs(self, parameter: str) -> tuple[list[str], Form]:
-        """Their names (without prefix) for one of our parameters, and its layout there."""
+        """Their names (without prefix) for one of our parameters, or our name, and its layout there."""
         numbers = [part for part in parameter.split(".") if part.isdecimal()]
         pattern = starred(parameter)
         module, _, leaf = pattern.rpartition(".")
-        entry = self.weights.get(pattern) or self.weights[module]
+        entry = self.weights.get(pattern) or self.weights.get(module)
+        if entry is None:
+            return [parameter], "rows"
         names = entry.names if pattern in self.weights else [f"{name}.{leaf}" for name in entry.names]
         for number in numbers:
             names = [name.replace("*", number, 1) for name in names]
@@ -132,7 +133,7 @@ class Family:
 
 def named_family(name: str, reads: Any, writes: Any, **behaviour: Any) -> Family:
     """The family of that name in `names.toml`."""
-    table = names.table(name)
+    table = entries_of(name)
     weights = {ours: Theirs(*theirs) for ours, theirs in table.pop("weights").items()}
     entries = {key: entry for key, entry in table.items() if key not in ("like", "sizes")}
     return Family(name, reads, writes, weights, **entries, **behaviour)

@@ -1,14 +1,20 @@
-"""The fields of a config.json: each is read with its kind checked, and those that all stacks share have a table."""
+"""What does each family call its settings and weights? Reads `names.toml`, and the fields of a config.json."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from interp import StackConfig, TransformerConfig
 from interp.config import LARGEST_NUMBER, LARGEST_SIZE, Activation, Experts, Gated, LayerNorm, Plain, RMSNorm
 from interp.errors import InputError
-from models.families import names
+
+_TABLES = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
+BOOKKEEPING = frozenset(_TABLES["bookkeeping"].split())
+Names = tuple[tuple[str, ...], str]  # the matrices that are stacked, and their form
 
 # theirs to ours; other names stand for approximations of these functions
 ACTIVATIONS: dict[str, Activation] = {
@@ -55,7 +61,7 @@ class Fields:
 
     def rest(self, harmless: Iterable[str]) -> None:
         """Refuse fields that nothing has read, except null and those known to change nothing that is computed."""
-        checked = self.names_read | names.BOOKKEEPING | {*harmless}
+        checked = self.names_read | BOOKKEEPING | {*harmless}
         unknown = {key: value for key, value in self.raw.items() if key not in checked and value is not None}
         if unknown:
             fields = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
@@ -122,6 +128,39 @@ def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **p
     return TransformerConfig(decoder=decoder, output=output, **parts)
 
 
+def entries_of(family: str) -> dict[str, Any]:
+    """The entries of a family and of its parent; `weights` has `Names` by our parameter or module."""
+    entries = _TABLES[family]
+    parent = entries_of(entries["like"]) if "like" in entries else {"weights": {}}
+    weights = parent["weights"] | dict(_weights(entries.get("weights", {})))
+    return {
+        **parent,
+        **entries,
+        "weights": {ours: names for ours, names in weights.items() if names[0] != ("",)},
+        "only": entries.get("only", {}),
+        "harmless": frozenset(entries.get("harmless", "").split()),
+        "zero": frozenset(entries.get("zero", parent.get("zero", ()))),
+    }
+
+
+def _weights(entries: Mapping[str, Any]) -> Iterator[tuple[str, Names]]:
+    for ours, entry in entries.items():
+        form, theirs = next(iter(entry.items())) if isinstance(entry, Mapping) else ("rows", entry)
+        for stack in ("encoder", "decoder") if ours.startswith("stack.") else ("stack",):
+            names = _stacked(theirs.replace("{stack}", stack))
+            yield _parameter(ours.replace("stack", stack, 1)), (names, form)
+
+
+def _parameter(short: str) -> str:
+    return short if short.startswith("output") else f"stacks.{short.replace('.*.', '.blocks.*.', 1)}"
+
+
+def _stacked(theirs: str) -> tuple[str, ...]:
+    """The names that `a.{b,c}` stands for."""
+    start, parts, end = re.fullmatch(r"([^{]*)\{?([^}]*)\}?(.*)", theirs).groups()  # pyright: ignore
+    return tuple(f"{start}{part}{end}" for part in parts.split(","))
+
+
 @dataclass(frozen=True)
 class Sizes:
     """Their names of what every stack has, by ours; empty where they have no such field."""
@@ -138,7 +177,7 @@ class Sizes:
     @classmethod
     def named(cls, family: str, stack: str = "") -> "Sizes":
         """The names that `names.toml` gives for a family; for one `stack` where each has fields of its own."""
-        sizes: dict[str, str] = names.table(family).get("sizes", {})
+        sizes: dict[str, str] = entries_of(family).get("sizes", {})
         return cls(**{ours: theirs.replace("{stack}", stack) for ours, theirs in sizes.items()})
 
     def read(

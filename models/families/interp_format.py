@@ -9,7 +9,7 @@ from typing import Any
 from interp import config as parts
 from interp.config import TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Form
+from models.families.family import Family, rows
 from models.families.fields import Fields
 from models.plain_tables import Reader
 
@@ -40,17 +40,5 @@ def _spelled(value: Any) -> Any:
     return [_spelled(each) for each in value] if isinstance(value, tuple) else value
 
 
-class InterpFamily(Family):
-    """Weights have the names of our parameters."""
-
-    @property
-    def head(self) -> str:
-        """The output layer's weight."""
-        return "output.weight"
-
-    def theirs(self, parameter: str) -> tuple[list[str], Form]:
-        """The parameter itself."""
-        return [parameter], "rows"
-
-
-FAMILY = InterpFamily("interp", config, raw, harmless=frozenset({"tie_word_embeddings"}))
+# weights that a family does not name have our names
+FAMILY = Family("interp", config, raw, {"output": rows("output")}, harmless=frozenset({"tie_word_embeddings"}))

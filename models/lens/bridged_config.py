@@ -20,7 +20,7 @@ def describe(
     cfg: Any, inner: Any, by_stack: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
 ) -> TransformerConfig:
     """The configuration of a bridge around `inner`; `exact` is that of its directory, if we can read it."""
-    stacks = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in by_stack}
+    stacks: dict[str, Any] = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in by_stack}
     if "decoder" in stacks and len(stacks) > 1:
         stacks["decoder"] = replace(stacks["decoder"], cross_attention=True)
     output = "untied" if "logits" in shapes else "none"

@@ -1,7 +1,7 @@
 """A TransformerLens bridge that runs as our models do."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +33,13 @@ class Bridged(nn.Module):
         self,
         bridge: "TransformerBridge",
         config: TransformerConfig,
-        hook_places: Iterable[Place],
+        places: Mapping[str, Place],
         sites: Mapping[str, Site],
         weights: Mapping[str, nn.Parameter],
     ):
         super().__init__()
         self.bridge, self.config, self.sites = bridge, config, sites
-        by_name = {place.name: place for place in hook_places}
-        self.places = {name: by_name[name] for name in sites if name in by_name}
+        self.places = {name: places[name] for name in sites if name in places}
         self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
         self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
@@ -168,12 +167,13 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
         )
 
 
-def sites(hooks: Iterable[Place], ours: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
+def sites(
+    places: Mapping[str, Place], ours: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Site]:
     """Our sites at these hooks: those whose axes have the sizes that the configuration says."""
-    by_name = {place.name: place for place in hooks}
     fitting: dict[str, Site] = {}
     for name, site in ours.items():  # in the order of a call
-        place = by_name.get(name)
+        place = places.get(name)
         if name == "logits" or (place is not None and _fits(site, shapes[place.hook])):
             locked = place is not None and not place.changeable
             fitting[name] = replace(site, meaning=f"{site.meaning}; can only be read") if locked else site

@@ -3,7 +3,7 @@
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -78,15 +78,10 @@ def bridge_of(model: Model) -> TransformerBridge:
     if isinstance(model, Bridged):
         return model.bridge
     for name in FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                save(model, Path(folder), name)
-                with _quiet():
-                    loaded = _loaded(Path(folder), model.dtype, model.device)
-            except InputError:
-                continue
-            with _quiet():
-                return build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
+        with tempfile.TemporaryDirectory() as folder, _quiet(), suppress(InputError):
+            save(model, Path(folder), name)
+            loaded = _loaded(Path(folder), model.dtype, model.device)
+            return build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
     raise InputError(f"no architecture that TransformerLens wraps expresses this model: {model.config}")
 
 
@@ -166,9 +161,8 @@ def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig
     except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it cannot read text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
     config = describe(bridge.cfg, loaded.model, stacks, trial.shapes, exact)
-    hook_places = [place for hooks in stacks for place in hooks.hook_places()]
-    site_of = sites(hook_places, sites_of(config), trial.shapes)
-    model = Bridged(bridge, config, hook_places, site_of, loaded.weights)
+    places = {place.name: place for hooks in stacks for place in hooks.places()}
+    model = Bridged(bridge, config, places, sites(places, sites_of(config), trial.shapes), loaded.weights)
     model.padding = trial.sides(model)
     return model
 

@@ -83,7 +83,7 @@ class Hooks:
     final: str | None  # the stream after the last norm
     changeable: frozenset[str] = frozenset()  # sites within a block, and resid_final
 
-    def hook_places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[Place]:
         """Where the stack's sites are."""
         start = self.layers[0].hooks.get("resid_pre")
         for name, site, hook in (("embed", "resid_pre", start), ("resid_final", "resid_final", self.final)):

@@ -72,27 +72,27 @@ def put(tables: dict[str, Any], key: str, value: Any) -> None:
     Raises:
         InputError: a step of the key leads into a value that is no table.
     """
-    way = key.split(".")
-    _put(tables, way, _with_absolute_paths(way[-1], value, Path.cwd()), key)
-
-
-def _put(place: Any, way: list[str], value: Any, key: str) -> None:
-    if not isinstance(place, dict | list):
-        raise InputError(f"cannot set {key}: {place!r} is a value, not a table with entries")
-    step, *rest = way
-    steps: list[Any] = _indices(place, step, key) if isinstance(place, list) else [step]
-    for entry in steps:
-        if rest:
-            _put(place[entry] if isinstance(place, list) else place.setdefault(entry, {}), rest, value, key)
-        else:
+    *way, last = key.split(".")
+    value = _with_absolute_paths(last, value, Path.cwd())
+    places: list[Any] = [tables]
+    for step in way:
+        entries = [(place, entry) for place in places for entry in _entries(place, step, key)]
+        places = [place.setdefault(entry, {}) if isinstance(place, dict) else place[entry] for place, entry in entries]
+    for place in places:
+        for entry in _entries(place, last, key):
             place[entry] = value
 
 
-def _indices(entries: list[Any], step: str, key: str) -> list[int]:
+def _entries(place: Any, step: str, key: str) -> list[Any]:
+    """The entries of a table or a list that a step of a key names."""
+    if isinstance(place, dict):
+        return [step]
+    if not isinstance(place, list):
+        raise InputError(f"cannot set {key}: {place!r} is a value, not a table with entries")
     if step == "*":
-        return [*range(len(entries))]
-    if not step.isdecimal() or int(step) >= len(entries):
-        numbers = ", ".join(map(str, range(len(entries))))
+        return [*range(len(place))]
+    if not step.isdecimal() or int(step) >= len(place):
+        numbers = ", ".join(map(str, range(len(place))))
         raise InputError(f"cannot set {key}: expected one of {numbers}, or * for all of them, got {step}")
     return [int(step)]
 

@@ -1,6 +1,6 @@
-"""How a tale speaks: with so much before, between and after that no fixed rule finds what depends on what.
+"""How does a tale speak? It puts so much before, between and after words that no fixed rule finds dependencies.
 
-The verbs of a `Narrator` stand apart from their subjects and auxiliaries; something may be said between the two.
+A `Narrator` separates verbs from their subjects and auxiliaries; an aside may come between the two.
 """
 
 import random
@@ -16,7 +16,7 @@ from models.stories.references import Lazy, Mode, later
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
 _VISIBLE = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
-_PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries after which something may be said between
+_PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries that an aside may follow
 _INSIDE = {  # adverbs that may stand between an auxiliary and its verb, by what the auxiliary says
     **{"perfect": (), "progressive": ("still",), "long": ("always", "often")},
     **{"cannot": ("yet", "even"), "not": ("really", "even"), "will": ("soon", "always")},
@@ -33,9 +33,9 @@ class Narrator(Describer):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self._times = _TIMES
-        self._late = False  # whether the next subject is told more of
-        self.fair = False  # whether the weather was spoken of
-        self._deep = False  # whether a dependent clause is being told, which has nothing between commas
+        self._late = False  # whether the next subject has a relative clause
+        self.fair = False  # whether the weather was mentioned
+        self._deep = False  # whether the clause is a dependent one, which has no asides
 
     def one_of(self, *ways: Callable[[], Phrase], front: float = 0.45) -> None:
         """Say one of several sentences, at times with a word or a time in front of it."""
@@ -63,7 +63,7 @@ class Narrator(Describer):
         return grammar.predication(subject, group, word(form, "VERB"), *parts)
 
     def _interposed(self, subject: Subject) -> list[Part]:
-        """What is said between an auxiliary and its verb; nothing where a dependent clause is being told."""
+        """An aside between an auxiliary and its verb; none in a dependent clause."""
         people = [each for each in self.cast.everyone if each.name and each is not subject]
         if not people or self._deep:
             return []
@@ -105,7 +105,7 @@ class Narrator(Describer):
         return grammar.predication(subject, group, predicate(), *self._parts(specs))
 
     def so(self, *options: str) -> Callable[[], Phrase]:
-        """Much of a quality: "so happy"."""
+        """A strong quality: "so happy"."""
         return lambda: grammar.degree("so", word(self.choose(*options), "ADJ"))
 
     def quality(self, adjective: str, chance: float = 0.15) -> Phrase:
@@ -125,7 +125,7 @@ class Narrator(Describer):
 
     @later
     def a(self, noun: Noun, *traits: str) -> Phrase:
-        """What someone is, as a predicate, which is no mention: "a very kind boy"."""
+        """What someone is, a predicate and no mention: "a very kind boy"."""
         described = word(self.choose(*traits), "ADJ")
         if self.maybe(0.8):
             described = grammar.degree(self.choose("very", "rather", "really"), described)
@@ -133,7 +133,7 @@ class Narrator(Describer):
 
     @later
     def friends(self) -> Phrase:
-        """What two are, as a predicate: "very good friends"."""
+        """What two are, a predicate: "very good friends"."""
         good = word(self.choose("good", "close", "dear"), "ADJ")
         if self.maybe():
             good = grammar.degree("very", good)
@@ -158,10 +158,10 @@ class Narrator(Describer):
         adverb = word(self.choose(*lexicon.MANNERS), "ADV")
         return "advmod", grammar.degree(self.choose("very", "quite", "so"), adverb) if self.maybe(0.3) else adverb
 
-    # Parts that are made when their turn comes.
+    # Parts that are written when their turn comes.
 
     def saying(self, clause: Callable[[], Phrase]) -> Lazy:
-        """What is said, thought or known: "that he liked dogs"."""
+        """The content of saying, thinking or knowing: "that he liked dogs"."""
         return self._inside("ccomp", lambda: grammar.marked("that", clause()))
 
     def while_(self, mark: str, clause: Callable[[], Phrase]) -> Lazy:
@@ -175,7 +175,8 @@ class Narrator(Describer):
             first = word(question, "PRON") if isinstance(question, str) else question
             subject = self.mention(entity, as_subject=True)
             be = word("be", "AUX") if auxiliary else grammar.be(self.tense, plural=subject.plural)
-            return grammar.question(first, subject, *(("aux", word(each, "AUX")) for each in auxiliary), ("cop", be))
+            could = [("aux", word(each, "AUX")) for each in auxiliary]
+            return join((HEAD, first), ("nsubj", subject), *could, ("cop", be))
 
         return self._inside("ccomp", phrase)
 
@@ -200,7 +201,7 @@ class Narrator(Describer):
         return self._inside("acl:relcl", phrase)
 
     def as_known(self, person: Entity) -> Lazy:
-        """What is said between: "as everyone could see", "as Tom had said"."""
+        """An aside: "as everyone could see", "as Tom had said"."""
 
         def phrase() -> Phrase:
             if self.maybe(0.4):
@@ -235,11 +236,11 @@ class Narrator(Describer):
         return self.asked(join(grammar.adverb("how"), (HEAD, adjective)), entity, *auxiliary)
 
     def because_of(self, *events: str) -> Lazy:
-        """What stopped them: "because of the rain"."""
+        """A reason: "because of the rain"."""
         return self._with_of("because", "ADP", lambda: self.cast.event(self.choose(*events), is_known=True))
 
     def instead_of(self, entity: Entity) -> Lazy:
-        """What was not chosen: "instead of the old box"."""
+        """An alternative: "instead of the old box"."""
         return self._with_of("instead", "ADV", lambda: entity)
 
     @later
@@ -316,7 +317,7 @@ class Narrator(Describer):
 
     @later
     def _inside(self, relation: str, phrase: Callable[[], Phrase]) -> Part:
-        """A dependent clause, whose subject is not that of the clause it stands in."""
+        """A dependent clause; the clause around it keeps its own subject."""
         subject, deep = self._subject, self._deep
         self._deep = True
         sentence = phrase()

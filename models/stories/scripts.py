@@ -1,9 +1,9 @@
 """What happens in a text, as data: the scenes of a `.script` file, in which a sentence is a line in brackets.
 
-`(does hero find (obj thing) (in (place park)))` calls `does` of the teller, or of its cast, with what the words stand
-for: an entity that the scene has named, a list of the lexicon (with a `*` its members), or the word itself. A clause
-within a sentence is told when its turn comes. `(let name X)` names something, `(set hero.owner X)` changes it, `(do
-...)` is one step after another; `(if X A B)`, `(maybe .3 A B)` and `(tensed PAST PRESENT)` choose.
+`(does hero find (obj thing) (in (place park)))` calls `does` of the teller, or of its cast. A word is an entity that
+the scene has named, a list of the lexicon (with a `*` its members), or the word itself. A clause within a sentence is
+evaluated when its turn comes. `(let name X)` names something, `(set hero.owner X)` changes it, `(do ...)` is a series
+of steps; `(if X A B)`, `(maybe .3 A B)` and `(tensed PAST PRESENT)` choose.
 """
 
 import re
@@ -18,7 +18,7 @@ from models.stories.description import Description
 from models.stories.references import Teller
 
 Node = str | Sequence[Any]  # a word, or what stands in a bracket
-Scenes = Mapping[str, tuple[Sequence[str], Sequence[Node]]]  # by name: what is handed to a scene, and its steps
+Scenes = Mapping[str, tuple[Sequence[str], Sequence[Node]]]  # by name: the parameters of a scene, and its steps
 
 _ROLES = frozenset(["obj", "iobj", "in", "on", "at", "to", "of", "for", "by", "with", "near", "behind", "under"])
 _ADVERBS = frozenset(("home", "away", "again", "together"))
@@ -45,19 +45,19 @@ def scenes(name: str) -> Scenes:
 
 
 class Script:
-    """A script that a teller tells; `names` are the entities, and whatever else, that its scenes know."""
+    """A script that a teller tells; `names` are the entities and other values that its scenes know."""
 
     def __init__(self, name: str, teller: Teller, **names: Any) -> None:
         self.scenes, self.teller, self.names = scenes(name), teller, names
 
     def value(self, node: Node) -> Any:
-        """What a word stands for, or a bracket comes to."""
+        """The value of a word or a bracket."""
         if isinstance(node, str):
             return self._word(node)
         if not node:
             return None
         head, *rest = node
-        if not isinstance(head, str):  # a preposition that is drawn
+        if not isinstance(head, str):  # a drawn preposition
             return self.value(head), self.value(rest[0])
         if head in _FORMS:
             return _FORMS[head](self, *rest)
@@ -84,7 +84,7 @@ class Script:
         return self.value(first if self.teller.maybe(chance) else second)
 
     def _scene(self, name: str, arguments: Sequence[Node]) -> Any:
-        """What the last step of a scene comes to; what it names is forgotten after it."""
+        """The value of a scene's last step; its names are forgotten afterwards."""
         parameters, steps = self.scenes[name]
         outside = self.names
         self.names = {**outside, **dict(zip(parameters, map(self.value, arguments), strict=True))}
@@ -103,7 +103,7 @@ class Script:
         return float(word) if word[0].isdecimal() else getattr(lexicon, word) if word.isupper() else word
 
     def _call(self, head: str, nodes: Sequence[Node]) -> Any:
-        """What the teller, its cast or a function below makes of the arguments."""
+        """The value of a call of the teller, its cast or a function below."""
         arguments: list[Any] = []
         named: dict[str, Any] = {}
         rest = iter(nodes)
@@ -163,7 +163,7 @@ _CALLS: Mapping[str, Callable[..., Any]] = {  # what scripts call besides what a
 
 @cache
 def _owner(teller: type[Teller], head: str) -> tuple[type, str]:
-    """The class that has a method called `head`, with hyphens and without the underscore that Python asks for."""
+    """The class with a method called `head`, and its name in Python: underscores, one at the end of a keyword."""
     name = head.replace("-", "_")
     owners = ((owner, f"{name}{end}") for owner in (teller, Cast) for end in ("", "_"))
     if (method := next((each for each in owners if hasattr(*each)), None)) is None:
