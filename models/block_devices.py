@@ -72,11 +72,7 @@ def _devices(placement: Placement, n_blocks: int) -> tuple[list[torch.device], l
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The device of that name.
-
-    Raises:
-        InputError: there is no such device here.
-    """
+    """The device of that name; InputError if there is none here."""
     try:
         if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
             raise AssertionError("models run on cpu, cuda, mps or xpu")

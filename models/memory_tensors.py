@@ -57,11 +57,7 @@ class MemoryTensors:
 
 
 def in_memory(model: Any) -> MemoryTensors:
-    """What `model` holds.
-
-    Raises:
-        InputError: it is one of ours, or TransformerLens's, or no model; or its tensors hold no numbers.
-    """
+    """What `model` holds; InputError if it is ours, TransformerLens's or no model, or its tensors hold no numbers."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     called = type(model).__name__
     if isinstance(model, Transformer):

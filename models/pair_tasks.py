@@ -77,12 +77,7 @@ def columns(line: str) -> list[str]:
 def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
     """The number, the source and the target of each line after the first; empty lines are left out.
 
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: a line without two columns, or with an empty one; it names file and line.
+    InputError, with the name of the file, `source`, and the line, if it has not two columns or one is empty.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():

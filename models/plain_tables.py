@@ -30,11 +30,7 @@ class Reader:
     table: str = "an object"  # what a table is called there
 
     def part(self, value: Any, place: str) -> Any:
-        """The value of a table that names its kind.
-
-        Raises:
-            InputError: no such kind; a field that is unknown, missing, or has a wrong value.
-        """
+        """The value of a table that names its kind; InputError if the kind or a field is unknown, missing or wrong."""
         table = {"kind": value} if isinstance(value, str) and value in self.kinds else value
         named = table.get("kind") if isinstance(table, Mapping) else None
         kind = self.kinds.get(str(named))
@@ -48,17 +44,7 @@ class Reader:
         return self.fields(kind, values, place, f"{place}, a {named},")
 
     def fields(self, kind: type[Any], values: Mapping[str, Any], place: str, called: str | None = None) -> Any:
-        """A dataclass from a table of its fields.
-
-        Args:
-            kind: the dataclass.
-            values: by field.
-            place: where the table stands, for messages.
-            called: what messages call the table where a field is unknown or missing; its place by default.
-
-        Raises:
-            InputError: as `part`.
-        """
+        """A dataclass from a table of its fields, at a `place`; messages about its fields call it `called`."""
         hints, called = get_type_hints(kind), called or place
         self.check_names(values, hints, called)
         self.check_complete(kind, values, called)
@@ -81,11 +67,7 @@ class Reader:
             raise InputError(f"{self.source}: {called} lacks {', '.join(sorted(lacking))}")
 
     def fitting(self, value: Any, expected: Any, place: str) -> Any:
-        """`value` as one of the kinds that are expected at its place.
-
-        Raises:
-            InputError: it has none of these kinds.
-        """
+        """`value` as one of the kinds that are expected at its place; InputError if it has none of them."""
         for kind in _alternatives(expected):
             part = self._as_kind(value, kind, place)
             if part is not _UNFIT:

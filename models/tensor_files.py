@@ -34,8 +34,7 @@ class Stored:
     def fill(self, place: Tensor) -> None:
         """Copy it into `place`, a view of equally many numbers in the same order, of any dtype, strides and device.
 
-        Raises:
-            InputError: the file has become shorter, or holds numbers that are not finite, there or once in `place`.
+        InputError if the file has become shorter, or numbers are not finite, there or once in `place`.
         """
         assert place.numel() == math.prod(self.shape)
         largest = torch.finfo(place.dtype).max
@@ -96,11 +95,7 @@ def copy_block(place: Tensor, block: Tensor) -> None:
 
 
 def read_header(file: Path) -> dict[str, Stored]:
-    """The tensors of a safetensors file by name.
-
-    Raises:
-        InputError: the file is damaged or cut short.
-    """
+    """The tensors of a safetensors file by name; InputError if it is damaged or cut short."""
     try:
         with safe_open(file, framework="pt"):  # checks the header against the file, to the byte
             pass

@@ -183,16 +183,9 @@ class Sizes:
     def read(
         self, fields: Fields, *, d_head: int | None = None, d_mlp: int | None = None, n_ctx: int | None = None
     ) -> dict[str, Any]:
-        """The sizes, as arguments of StackConfig.
+        """The sizes, as arguments of StackConfig; `d_mlp` and `n_ctx` count where the file does not say them.
 
-        Args:
-            fields: of the file.
-            d_head: how wide a head is; without it heads share `d_model` evenly.
-            d_mlp: where the file does not say it.
-            n_ctx: where the file does not say it.
-
-        Raises:
-            InputError: a size is missing or is none, or heads do not share `d_model` evenly.
+        Without `d_head` heads share `d_model` evenly. InputError if they cannot, or a size is missing or none.
         """
         return {
             "n_layers": fields.size(self.n_layers),

@@ -11,11 +11,7 @@ FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls t
 
 
 def layers_called(name: str, kinds: Sequence[str], n_layers: int, pair: Sequence[str], stated: Any) -> tuple[int, ...]:
-    """The layers of the second kind in the `pair`.
-
-    Raises:
-        InputError: other kinds of layers, or too few or many.
-    """
+    """The layers of the second kind in the `pair`; InputError if there are other kinds, or too few or many."""
     if len(kinds) != n_layers or not {*kinds} <= {*pair}:
         expected = " or ".join(f'"{kind}"' for kind in pair)
         raise InputError(f"config.json: {name} must call each of {n_layers} layers {expected}, got {stated!r}")

@@ -52,11 +52,7 @@ def read_texts(data: Mapping[str, Kind], digests: Mapping[str, str], cache: Path
 
 @dataclass(frozen=True)
 class Preparation:
-    """Prepares one source after another.
-
-    Raises:
-        InputError: a text that is shorter than a row, a pair that is longer, a full disk.
-    """
+    """Prepares one source after another; InputError if a text is shorter than a row, or a pair is longer."""
 
     plan: Plan
     cache: Path
@@ -177,11 +173,7 @@ def check_sources(source: str, place: str, names: Iterable[str], data: Mapping[s
 
 
 def digests(data: Mapping[str, Kind]) -> dict[str, str]:
-    """A digest of each source's data.
-
-    Raises:
-        InputError: a source has no data.
-    """
+    """A digest of each source's data; InputError if a source has none."""
     by_source = {}
     for name, kind in data.items():
         with inside(f"[data.{name}]"):

@@ -46,15 +46,9 @@ class Fresh:
     def config(
         self, vocabularies: Mapping[str, int], start: int | None = None, end: int | None = None
     ) -> TransformerConfig:
-        """The configuration with the vocabulary of each stack's tokenizer.
+        """The configuration with each stack's vocabulary, and what a decoder after an encoder starts and ends with.
 
-        Args:
-            vocabularies: tokens by stack.
-            start: what the decoder of an encoder-decoder begins with.
-            end: what ends its text.
-
-        Raises:
-            InputError: sizes that do not fit together, or a vocabulary that is smaller than the tokenizer's.
+        InputError if sizes do not fit together, or `d_vocab` is smaller than the tokenizer's vocabulary.
         """
         built = {}
         for name, fields in self.stacks.items():
@@ -88,11 +82,7 @@ class Fresh:
             self.config(sizes)
 
     def model(self, data: Mapping[str, Data], digests: Mapping[str, str], cache: Path, seed: int) -> Transformer:
-        """The untrained model, with tokenizers.
-
-        Raises:
-            InputError: too little text for a tokenizer, or a vocabulary that does not fit; the disk is full.
-        """
+        """The untrained model, with tokenizers; InputError if there is too little text or a vocabulary does not fit."""
         source, written = self._tokenizers(data, digests, cache)
         tokenizers = [each for each in (source, written) if each is not None]
         sizes = {stack: each.d_vocab for stack, each in zip(self.stacks, tokenizers, strict=True)}

@@ -38,11 +38,7 @@ class Text:
             raise InputError("lacks path, a text file or a folder of them")
 
     def files(self) -> list[Path]:
-        """The files, in the order of their names.
-
-        Raises:
-            InputError: there is no text.
-        """
+        """The files, in the order of their names; InputError if there is no text."""
         paths = (self.path,) if isinstance(self.path, str) else self.path
         return [file for path in paths for file in texts.find(Path(path))]
 
@@ -102,11 +98,7 @@ class StoredTexts:
     file: Path  # a line of JSON for each text, with its name; the last line is a hash of all before
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
-        """The texts of one of the two sides.
-
-        Raises:
-            InputError: the file cannot be written, or is damaged.
-        """
+        """The texts of one of the two sides; InputError if the file cannot be written, or is damaged."""
         if not self.file.is_file():
             self._write()
         try:
@@ -166,11 +158,7 @@ class Paired:
 
     @cached_property
     def sides(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """Pairs for training, and those held out.
-
-        Raises:
-            InputError: no such file, a line without two columns, or no pairs for training.
-        """
+        """Pairs for training, and those held out; InputError if there are none for training, or the file is wrong."""
         halves: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
         for pair in self._pairs():
             unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources

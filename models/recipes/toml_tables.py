@@ -21,11 +21,7 @@ def shipped() -> list[str]:
 
 
 def file_of(name: str | Path) -> Path:
-    """The file of a recipe: its own, or a shipped one.
-
-    Raises:
-        InputError: there is no such recipe.
-    """
+    """The file of a recipe: its own, or a shipped one; InputError if there is no such recipe."""
     if is_file(Path(name)) and not Path(name).is_dir():
         return Path(name)
     if str(name) in shipped():
@@ -39,11 +35,7 @@ def file_of(name: str | Path) -> Path:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """The file's tables; paths in them are relative to the file.
-
-    Raises:
-        InputError: the file is not TOML.
-    """
+    """The file's tables, with paths relative to the file; InputError if it is not TOML."""
     try:
         tables = tomllib.loads(whole(file, _LARGEST))
     except (ValueError, RecursionError) as error:  # a number with thousands of digits, endlessly nested tables
@@ -69,8 +61,7 @@ def assignment(text: str) -> tuple[str, Any]:
 def put(tables: dict[str, Any], key: str, value: Any) -> None:
     """Set `a.b.c` in place; in a list a step is a number from 0, or `*` for every entry. Paths are relative to here.
 
-    Raises:
-        InputError: a step of the key leads into a value that is no table.
+    InputError if a step leads into a value that is no table.
     """
     *way, last = key.split(".")
     value = _with_absolute_paths(last, value, Path.cwd())
@@ -101,15 +92,8 @@ def fit_steps(tables: dict[str, Any], old_steps: tuple[int, int], keys: Collecti
     """Fit settings that count steps to phases whose steps were changed; a setting in `keys` stays.
 
     Snapshots beyond the end are left out; a snapshot at the end moves to the new end. Warm-up and hold shrink in
-    proportion if they leave no steps before the phase that begins the schedule anew.
-
-    Args:
-        tables: a recipe's, changed in place.
-        old_steps: `steps_of` them before.
-        keys: the keys that were set.
-
-    Returns:
-        The changes, each in words.
+    proportion if they leave no steps before the phase that begins the schedule anew. `old_steps` are `steps_of` the
+    tables before. The result names each change in words.
     """
     training, (whole, first), (end, leg) = tables.get("training", {}), old_steps, steps_of(tables)
     fitted: dict[str, Any] = {}

@@ -22,11 +22,7 @@ _CHARACTER = Regex(r"[\s\S]")
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """A recipe's tokenizer, by one of the first three fields.
-
-    Raises:
-        InputError: none of the three or more than one is set, or a file together with texts.
-    """
+    """A recipe's tokenizer, by exactly one of the first three fields; a file goes without texts."""
 
     d_vocab: int | None = None  # byte-level BPE of the training text, with so many tokens
     file: str | None = None  # a tokenizer.json
@@ -41,11 +37,7 @@ class Vocabulary:
             raise InputError("a tokenizer from a file is made of no texts: leave texts out, or file")
 
     def ready(self) -> Tokenizer | None:
-        """The tokenizer in the file; None where there is no file.
-
-        Raises:
-            InputError: there is no such file, or it is damaged.
-        """
+        """The tokenizer in the file, None where no file is named; InputError if it is missing or damaged."""
         if self.file is None:
             return None
         path = Path(self.file)
@@ -57,17 +49,10 @@ class Vocabulary:
     def make(
         self, lines: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
     ) -> Tokenizer:
-        """The tokenizer: from its file, from the cache, or trained on the texts.
+        """The tokenizer: from its file, from the folder `cache`, or trained on the texts of `lines` with this `digest`.
 
-        Args:
-            lines: gives the training texts.
-            digest: of these texts.
-            cache: the folder where the tokenizer is kept.
-            mask: whether to add a token that hides words.
-            paired: texts end in `</s>` and do not begin with `<s>`, for an encoder-decoder.
-
-        Raises:
-            InputError: too little text for such a vocabulary; the disk is full.
+        `mask` adds a token that hides words. `paired` texts, for an encoder-decoder, end in `</s>` and do not begin
+        with `<s>`. InputError if there is too little text for the vocabulary, or the disk is full.
         """
         if (tokenizer := self.ready()) is not None:
             return tokenizer
@@ -121,11 +106,7 @@ def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) 
 
 
 def start_of(tokenizer: Tokenizer) -> int:
-    """The id that the decoder's input begins with in an encoder-decoder.
-
-    Raises:
-        InputError: the vocabulary has no such token.
-    """
+    """The id that the decoder's input begins with in an encoder-decoder; InputError if the vocabulary has none."""
     start = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
     if start is None:
         raise InputError(f'a decoder begins with a token of its own: expected "{texts.START}" in the vocabulary')

@@ -134,7 +134,7 @@ def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, messag
     ("arguments", "message"),
     [
         ("tiny.toml --set training.wramup=1", "tiny.toml: [training] has no wramup; the nearest is warmup"),
-        ("tiny.toml --set nonsense", "expected KEY=VALUE, as model.n_layers=1, got 'nonsense'"),
+        ("tiny.toml --set nonsense", "expected KEY=VALUE, such as model.n_layers=1, got 'nonsense'"),
         ("tiny.toml --resume", "nothing to resume: there is no run/state.safetensors"),
         ("tiny.toml --device abacus", "no device 'abacus' here"),
         ("defualt", 'no recipe "defualt"'),
