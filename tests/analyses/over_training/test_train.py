@@ -138,7 +138,7 @@ def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, messag
         ("tiny.toml --resume", "nothing to resume: there is no run/state.safetensors"),
         ("tiny.toml --device abacus", "no device 'abacus' here"),
         ("defualt", 'no recipe "defualt"'),
-        ("out.toml", "files are called by this name: expected at most 64 letters"),
+        ("out.toml", "files get this name: expected at most 64 letters"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, capsys, tmp_path):
