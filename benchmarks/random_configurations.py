@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from models.families import FAMILIES
-from models.families.family import ACTIVATIONS
+from models.families.fields import ACTIVATIONS
 
 Fields = dict[str, Any]
 FLAG = (False, True)

@@ -1,4 +1,4 @@
-"""On which device does each block of a model lie? On runs of blocks, so that the stream crosses few borders."""
+"""Which device holds each block of a model? Runs of blocks lie together, so the stream crosses few borders."""
 
 import re
 from bisect import bisect
@@ -18,9 +18,9 @@ Placement = Literal["auto"] | Sequence[str | torch.device]
 def place(model: Transformer, placement: Placement = "auto") -> Transformer:
     """Move a model's blocks to several devices, in runs, and all else to the first. It is the same model afterwards.
 
-    `placement` lists the devices, each for about the same bytes of weights; "auto" are all CUDA devices of this machine
-    by their free memory, or the CPU where there is none. An unknown placement or device, none, or more of them than
-    blocks are an `InputError`.
+    `placement` lists the devices, which share the bytes of weights evenly; "auto" takes all CUDA devices here, by their
+    free memory, or else the CPU. An unknown placement or device, an empty list, or more devices than blocks raise an
+    `InputError`.
     """
     model = with_parts(model, "placing blocks")
     for name, device in weight_devices(model, placement).items():
@@ -31,7 +31,7 @@ def place(model: Transformer, placement: Placement = "auto") -> Transformer:
 
 
 def weight_devices(model: Transformer, placement: Placement, block_bytes: float = 1) -> dict[str, torch.device]:
-    """The device of each weight by its name; numbers in blocks take `block_bytes` for each byte of one elsewhere."""
+    """The device of each weight by its name; a number in a block takes `block_bytes` times a number elsewhere."""
     sizes, owners = {"": 0.0}, {}
     for name, weight in model.named_parameters():
         block = re.match(r"stacks\.\w+\.blocks\.\d+\.", name)
@@ -45,9 +45,9 @@ def weight_devices(model: Transformer, placement: Placement, block_bytes: float 
 
 
 def shares(sizes: Sequence[float], rooms: Sequence[int], first: float = 0) -> list[int]:
-    """For blocks of so many bytes, in order, the number of each one's device: bytes are in proportion to `rooms`.
+    """The device number of each block, given the bytes of blocks in order; `rooms` set the shares of devices.
 
-    Each device has a block; the first has `first` bytes besides.
+    Each device has a block; the first also has `first` other bytes.
     """
     scale, borders, numbers = sum(rooms) / (first + sum(sizes)), [*accumulate(rooms)], [-1]
     for block, size in enumerate(sizes):
@@ -63,25 +63,21 @@ def _devices(placement: Placement, n_blocks: int) -> tuple[list[torch.device], l
         devices = [torch.device("cuda", index) for index in range(torch.cuda.device_count())][:n_blocks]
         return devices or [torch.device("cpu")], [torch.cuda.mem_get_info(each)[0] for each in devices] or [1]
     if isinstance(placement, str) or not isinstance(placement, Sequence):
-        raise InputError(f"no placement {placement!r}: expected 'auto' or a list of devices, as ['cuda:0', 'cuda:1']")
+        raise InputError(f"no placement {placement!r}: expected 'auto' or a list such as ['cuda:0', 'cuda:1']")
     if not placement:
         raise InputError("expected at least one device to place blocks on, got none")
     if len(placement) > n_blocks:
-        raise InputError(f"{len(placement)} devices are more than the {n_blocks} blocks: expected one each, or fewer")
+        raise InputError(f"{len(placement)} devices are more than the {n_blocks} blocks: expected at most one a block")
     return [device_of(each) for each in placement], [1] * len(placement)
 
 
 def device_of(device: str | torch.device) -> torch.device:
-    """The device of that name.
-
-    Raises:
-        InputError: there is no such device here.
-    """
+    """The device of that name; InputError if there is none here."""
     try:
         if str(device).split(":")[0] not in {"cpu", "cuda", "mps", "xpu"}:
             raise AssertionError("models run on cpu, cuda, mps or xpu")
         return torch.empty(0, device=device).device
-    except NotImplementedError as error:  # torch lists all that it was built with, over a page
+    except NotImplementedError as error:  # torch lists everything it was built with, over a page
         raise InputError(f"no device {str(device)!r} here: use 'cpu' (torch was built without it)") from error
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]

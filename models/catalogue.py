@@ -11,8 +11,8 @@ from interp import InputError, StackConfig, TransformerConfig
 from interp import config as parts
 from interp.errors import InputWarning, brief
 from models.families import FAMILIES
-from models.families.family import Family, Fields
-from models.families.sizes import Sizes
+from models.families.family import Family
+from models.families.fields import Fields, Sizes
 from models.huggingface import described
 from models.sources import OURS, directory_of
 
@@ -66,12 +66,12 @@ def families() -> dict[str, Parts | None]:
 
 
 def default(family: Family) -> TransformerConfig:
-    """A small configuration of a family, with all that it has a choice of left at its default."""
+    """A small configuration of a family, with every choice left at its default."""
     names = [Sizes.named(family.name, stack) for stack in ("encoder", "decoder")]
     sizes = {getattr(each, ours): size for each in names for ours, size in _SIZES.items()} | _WIDTHS | _HEAD_SIZES
     try:
         return family.reads(Fields(sizes | _WINDOW))
-    except InputError:  # it has no window
+    except InputError:  # the family has no window
         return family.reads(Fields(sizes))
 
 
@@ -81,13 +81,13 @@ def describe(config: TransformerConfig) -> Parts:
     return Parts(
         stacks="-".join(config.stacks),
         attention=_attention(config),
-        positions=_once(stacks, _positions),
-        wiring=_once(stacks, lambda stack: f"{_NORMS[type(stack.norm)]} {_WIRINGS[stack.wiring]}"),
-        feed_forward=_once(stacks, _feed_forward),
+        positions=_unique(stacks, _positions),
+        wiring=_unique(stacks, lambda stack: f"{_NORMS[type(stack.norm)]} {_WIRINGS[stack.wiring]}"),
+        feed_forward=_unique(stacks, _feed_forward),
     )
 
 
-def _once(stacks: list[StackConfig], words: Any) -> str:
+def _unique(stacks: list[StackConfig], words: Any) -> str:
     return "; ".join(dict.fromkeys(words(stack) for stack in stacks))
 
 
@@ -154,19 +154,19 @@ def shipped() -> Iterator[LocalModel]:
 def cached(directory: Path | None = None) -> dict[str, Path]:
     """Models of the Hugging Face hub that were downloaded before, by their hub name; the newest of each.
 
-    Warns of what lies in the cache and cannot be read, as links that lead in a circle.
+    Warns about what the cache holds and cannot be read, such as links in a circle.
     """
-    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 (only who asks for the hub waits for its client)
+    from huggingface_hub import scan_cache_dir  # noqa: PLC0415 (slow to import)
     from huggingface_hub.errors import CacheNotFound  # noqa: PLC0415
 
     try:
         cache = scan_cache_dir(directory)
     except (CacheNotFound, RuntimeError) as error:
-        if isinstance(error, RuntimeError):  # at such a circle clients before 2.0 stop
-            warn(f"left out of the hub's cache is all: {brief(str(error))}", InputWarning, stacklevel=2)
+        if isinstance(error, RuntimeError):  # clients before 2.0 stop at such a circle
+            warn(f"all of the hub's cache is left out: {brief(str(error))}", InputWarning, stacklevel=2)
         return {}
     for damage in cache.warnings:
-        warn(f"left out of the hub's cache: {brief(str(damage))}", InputWarning, stacklevel=2)
+        warn(f"part of the hub's cache is left out: {brief(str(damage))}", InputWarning, stacklevel=2)
     newest_of = {}
     for repository in sorted(cache.repos, key=lambda each: each.repo_id):
         if repository.repo_type == "model" and repository.revisions:

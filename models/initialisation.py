@@ -1,4 +1,4 @@
-"""Where does training start? Fresh random weights, which are the null model that knows nothing too."""
+"""Where does training start? Fresh random weights, which are also the null model."""
 
 from typing import Literal
 
@@ -15,11 +15,11 @@ Initial = Literal["normal", "unit", "glorot"]
 def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> None:
     """Draw every weight matrix in place; biases become 0 and norms 1.
 
-    "normal" draws from N(0, 0.02²), layers that write into the stream scaled by (2 n_layers)^-1/2 (Radford 2019).
-    "unit" draws embeddings from N(0, 1) and matrices from N(0, 1 / (3 inputs)), writers scaled alike: at first a token
+    "normal" draws from N(0, 0.02²) and scales layers that write into the stream by (2 n_layers)^-1/2 (Radford 2019).
+    "unit" draws embeddings from N(0, 1) and matrices from N(0, 1 / (3 inputs)), with the same scaling: at first a token
     outweighs what layers add to it, so heads that match and copy tokens form in a fraction of the steps. "glorot" draws
-    from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from N(0, 1 / d_model), from which a narrow model
-    whose norms follow each sum learns.
+    from N(0, 2 / (inputs + outputs)) (Glorot 2010) and embeddings from N(0, 1 / d_model); a narrow model whose norms
+    follow each sum learns from this start.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -36,7 +36,7 @@ def initialise(model: Transformer, seed: int, initial: Initial = "normal") -> No
 
 
 def _spread(name: str, weight: Tensor, initial: Initial, model: Transformer) -> float:
-    """The standard deviation of a matrix; what layers add to the stream is added 2 n_layers times."""
+    """The standard deviation of a matrix; layers add to the stream 2 n_layers times."""
     (outputs, inputs), embeds = weight.shape[-2:], ".embed." in name
     if initial == "glorot":
         return inputs**-0.5 if embeds else (2 / (inputs + outputs)) ** 0.5
@@ -45,8 +45,8 @@ def _spread(name: str, weight: Tensor, initial: Initial, model: Transformer) -> 
 
 
 def untrained(model: Model, seed: int) -> Transformer:
-    """Another model of the same configuration, which has learnt nothing."""
-    with torch.device("meta"):  # without memory: what its parts would draw is drawn below
+    """Another model of the same configuration, untrained."""
+    with torch.device("meta"):  # without memory: weights are drawn below
         fresh = Transformer(model.config, model.tokenizer, model.target_tokenizer)
     for name, shape in [*fresh.named_parameters()]:
         module, _, leaf = name.rpartition(".")

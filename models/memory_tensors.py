@@ -1,4 +1,4 @@
-"""Tensors in memory: a module's, as the files of its library would have them, or a dict's, ready to fill a model."""
+"""Tensors in memory: a module's, named as in the files of its library, or those of a dict, ready to fill a model."""
 
 import importlib
 from collections.abc import Iterable, Mapping
@@ -9,21 +9,21 @@ import torch
 from torch import Tensor, nn
 
 from interp import InputError, Transformer
-from models.tensor_files import BLOCK, DTYPES, blocks, into
+from models.tensor_files import BLOCK, DTYPES, blocks, copy_block
 
 KINDS = {dtype: kind for kind, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
 class MemoryTensor:
-    """One tensor in memory; `original` says whether it is the model's own, or was made of it on the way."""
+    """One tensor in memory; `original` says whether it is the model's own or was computed from it."""
 
     tensor: Tensor
     original: bool = True
 
     @property
     def kind(self) -> str:
-        """Its dtype, in the words of safetensors where they have one."""
+        """Its dtype, by safetensors' name where it has one."""
         return KINDS.get(self.tensor.dtype, str(self.tensor.dtype))
 
     @property
@@ -32,14 +32,14 @@ class MemoryTensor:
         return tuple(self.tensor.shape)
 
     def fill(self, place: Tensor) -> None:
-        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device."""
+        """Copy it into `place`, a view of equally many numbers in the same order, of any dtype, strides and device."""
         flat, start = self.tensor.detach().reshape(-1), 0
         for part in blocks(place, BLOCK if place.device.type == "cpu" else place.nbytes):
-            into(part, flat[start : start + part.numel()].view(part.shape))
+            copy_block(part, flat[start : start + part.numel()].view(part.shape))
             start += part.numel()
 
     def equals(self, values: Tensor) -> bool:
-        """Whether `values` holds the same numbers in the same order, once they are rounded to its dtype."""
+        """Whether `values` holds the same numbers in the same order, once rounded to its dtype."""
         ours, theirs = self.tensor.detach(), values.detach()
         same_memory = (ours.data_ptr(), ours.stride(), ours.dtype) == (theirs.data_ptr(), theirs.stride(), theirs.dtype)
         return same_memory or torch.equal(ours.reshape(theirs.shape).to(theirs), theirs)
@@ -57,11 +57,7 @@ class MemoryTensors:
 
 
 def in_memory(model: Any) -> MemoryTensors:
-    """What `model` holds.
-
-    Raises:
-        InputError: it is one of ours, or TransformerLens's, or no model; or its tensors hold no numbers.
-    """
+    """What `model` holds; InputError if it is ours, TransformerLens's or no model, or its tensors hold no numbers."""
     model = getattr(model, "_orig_mod", model)  # what torch.compile has wrapped
     called = type(model).__name__
     if isinstance(model, Transformer):
@@ -76,7 +72,7 @@ def in_memory(model: Any) -> MemoryTensors:
             "opens a directory or a name"
         )
     config = getattr(model, "config", None)
-    state = model.state_dict(keep_vars=True)  # what is tied is one object then
+    state = model.state_dict(keep_vars=True)  # tied tensors stay one object
     written = _as_written(model, state) if hasattr(config, "to_json_string") else state
     buffers = frozenset(state) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     generation = getattr(model, "generation_config", None)
@@ -84,7 +80,7 @@ def in_memory(model: Any) -> MemoryTensors:
 
 
 def _by_name(tensors: Mapping[str, Any], originals: Iterable[Any]) -> dict[str, MemoryTensor]:
-    """Plain tensors by name; those whose memory is none of the `originals`' were made on the way."""
+    """Plain tensors by name; a tensor that shares no memory with the `originals` was computed."""
     for name, tensor in tensors.items():
         if type(tensor) not in {Tensor, nn.Parameter}:
             raise InputError(f"{name} is a {type(tensor).__name__}: expected plain tensors by name")
@@ -95,12 +91,12 @@ def _by_name(tensors: Mapping[str, Any], originals: Iterable[Any]) -> dict[str, 
 
 
 def _as_written(model: nn.Module, state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tensors of a model of `transformers` as its files have them: in memory some are twice, fused or renamed."""
+    """The tensors of a model of `transformers` as its files name them: in memory some are doubled, fused or renamed."""
     twice: Mapping[str, str] = getattr(model, "all_tied_weights_keys", None) or {}
     once = {name: each for name, each in state.items() if name not in twice or each is not state.get(twice[name])}
     try:
         loading: Any = importlib.import_module("transformers.core_model_loading")
-    except ImportError:  # before version 5 they were the same
+    except ImportError:  # before version 5 there was no difference
         return once
     with torch.no_grad():
         return loading.revert_weight_conversion(model, once)

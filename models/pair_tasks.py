@@ -1,6 +1,6 @@
-"""Pairs of texts: read from two columns, or made by a rule with the truth about which part comes from which.
+"""Pairs of texts, read from two columns or made by a rule.
 
-Pairs by a rule have their alignment by construction, so that cross-attention can be scored against it.
+A rule also knows which part of the target comes from which part of the source, so cross-attention can be scored.
 """
 
 import random
@@ -30,8 +30,8 @@ _ORDINALS = (
     *("eighteenth", "nineteenth", "twentieth", *(f"twenty-{unit}" for unit in _UNITS), "thirtieth", "thirty-first"),
 )
 
-# How people write a date. The year has its four digits and the month its name, so that none can be read in
-# two ways; the year stands at the end, in the middle and at the start, so that no fixed place has it.
+# How people write a date. The year has four digits and the month its name, so no date can be read in two ways. The
+# year stands at the end, in the middle and at the start, so no fixed place has it.
 FORMATS = (
     "{weekday}, {day} {month} {year}",
     "{month} {day_th}, {year}",
@@ -52,7 +52,7 @@ _PART = {"day": "day", "day_th": "day", "day_word": "day", "month": "month", "mo
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the target and what tells it in the source, in characters: from the first to after the last."""
+    """A part of the target and its part of the source, in characters: from the first to after the last."""
 
     name: str
     source: Span
@@ -61,7 +61,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Pair:
-    """A source text, the target text that is to be made of it, and how they belong together, in the target's order."""
+    """A source text, its target text, and how their parts correspond, in the target's order."""
 
     source: str
     target: str
@@ -69,19 +69,14 @@ class Pair:
 
 
 def columns(line: str) -> list[str]:
-    """What tabs separate."""
+    """The columns of a line, separated by tabs."""
     return line.rstrip("\r\n").split("\t")
 
 
 def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
     """The number, the source and the target of each line after the first; empty lines are left out.
 
-    Args:
-        lines: the lines of a file, read as they are needed.
-        source: the file's name, for messages.
-
-    Raises:
-        InputError: with the file and the line, where it has not two columns or one of them is empty.
+    InputError, with the name of the file, `source`, and the line, if it has not two columns or one is empty.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -94,7 +89,7 @@ def pairs(lines: Iterable[str], source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def series(make: Callable[[int, int], Item], count: int | None, seed: int) -> Iterator[Item]:
-    """The first `count` of what `make` makes of a seed and an index; endless if it is None."""
+    """The first `count` items that `make` gives for a seed and an index; endless if `count` is None."""
     return map(partial(make, seed), count_from() if count is None else range(count))
 
 
@@ -153,4 +148,4 @@ def _ending(number: int) -> str:
 TASKS: MappingProxyType[str, Callable[[int | None, int], Iterator[Pair]]] = MappingProxyType(
     {"dates": dates, "reversals": reversals}
 )
-"""The tasks by name; each gives so many pairs of a seed."""
+"""The tasks by name; each takes a count and a seed."""

@@ -1,6 +1,6 @@
-"""Do stored tensors, in files or in memory, fit the parameters of a model? And are those that are there twice the same?
+"""Do stored tensors, in files or in memory, fit a model's parameters? And are tensors stored twice the same?
 
-Every message begins with where the tensors come from, and speaks of a config.json, which in memory is an object.
+Every message begins with where the tensors come from. It speaks of a config.json, which in memory is an object.
 """
 
 import re
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from interp import InputError, Transformer
+from interp.errors import inside
 from models.families.family import Family, Piece
 from models.memory_tensors import MemoryTensor
 from models.tensor_files import DTYPES, Stored, folded
@@ -19,8 +20,8 @@ Source = Stored | MemoryTensor  # one tensor, wherever it is
 Tensors = TypeVar("Tensors")
 
 
-def named(family: Family, stored: Mapping[str, Tensors]) -> dict[str, Tensors]:
-    """Tensors by name, without the family's prefix and with old names renewed; those that are no weights left out."""
+def weights_by_name(family: Family, stored: Mapping[str, Tensors]) -> dict[str, Tensors]:
+    """Weights by name, without the family's prefix and with old names replaced."""
     tensors: dict[str, Tensors] = {}
     for name, tensor in stored.items():
         bare = name.removeprefix(family.prefix)
@@ -29,17 +30,17 @@ def named(family: Family, stored: Mapping[str, Tensors]) -> dict[str, Tensors]:
         if not re.fullmatch(family.ignored, bare):
             tensors[bare] = tensor
     other_task = family.masked not in tensors or family.other_task in stored
-    if family.masked is not None and other_task:  # what there is of an output is another task's
+    if family.masked is not None and other_task:  # the output is another task's
         tensors = {name: tensor for name, tensor in tensors.items() if not family.of_output(name)}
-    for name, copies_of in family.also.items():  # of tensors that are one, a file may hold any
+    for name, copies_of in family.also.items():  # a file may hold any copy of a tensor
         for copy in copies_of:
             if name not in tensors and copy in tensors:
                 tensors[name] = tensors.pop(copy)
     return tensors
 
 
-def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Their fields, with what the stored tensors tell: an output layer, where a file has one or none."""
+def with_output_fields(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Their fields, and whether the stored tensors have an output layer."""
     if family.settle is not None:
         return family.settle(raw, stored)
     if family.masked is not None:
@@ -48,7 +49,7 @@ def settled_by(stored: Mapping[str, Any], family: Family, raw: Mapping[str, Any]
 
 
 def copies(model: Transformer, family: Family, pieces: Iterable[Piece]) -> dict[str, str]:
-    """Their names of tensors that may be there once more, and what they are copies of."""
+    """Their names of tensors that may be stored again, and what they are copies of."""
     family, theirs = family.suit(family, model.config), {piece.theirs for piece in pieces}
     originals = {other: name for name, others in family.also.items() for other in others}
     if model.config.output == "tied" and family.head is not None:
@@ -57,10 +58,20 @@ def copies(model: Transformer, family: Family, pieces: Iterable[Piece]) -> dict[
     return {copy: name for copy, name in originals.items() if name in theirs and copy not in theirs}
 
 
+def fill(value: Tensor, pieces: Iterable[Piece], stored: Mapping[str, Source], owner: object) -> None:
+    """Fill one parameter from its pieces; a piece that no tensor has is zero."""
+    for piece in pieces:
+        if piece.theirs in stored:
+            with inside(f"{owner}: {piece.theirs}"):
+                stored[piece.theirs].fill(piece.view(value))
+        else:
+            piece.view(value).zero_()
+
+
 def check_fit(
     model: Transformer, stored: Mapping[str, Source], pieces: list[Piece], family: Family, owner: object
 ) -> None:
-    """Refuse weights that are not just those that config.json asks for; all that is wrong is said."""
+    """Refuse weights other than those that config.json asks for; one message names everything wrong."""
     parameters = dict(model.named_parameters())
     shapes = {piece.theirs: piece.shape(parameters[piece.ours]) for piece in pieces}
     wrong: dict[str, set[str]] = {}  # what is wrong, with which
@@ -82,14 +93,14 @@ def check_fit(
 def check_copies(
     stored: Mapping[str, Source], twice: Mapping[str, str], value: Callable[[str], Tensor], owner: object
 ) -> None:
-    """Refuse copies, by `twice` of what, that differ from its `value`."""
+    """Refuse copies that differ from the `value` of what they copy; `twice` has its name."""
     for copy, name in twice.items():
         if copy in stored and not stored[copy].equals(value(name)):
             raise InputError(f"{owner}: config.json says that {copy} and {name} are one, but they differ")
 
 
 def check_computed(stored: Mapping[str, Source], family: Family, owner: object) -> None:
-    """Refuse a file whose fixed table is another than the one that is computed in its place.
+    """Refuse a file whose fixed table differs from the one that is computed instead.
 
     A table rounded to a short format may be off by a hundredth.
     """
@@ -104,5 +115,5 @@ def check_computed(stored: Mapping[str, Source], family: Family, owner: object) 
                 continue
         raise InputError(
             f"{owner}: {name} is not the table that a {family.name} model computes (sines and cosines of "
-            "positions), so the model would not be read as it was trained; this is not supported"
+            "positions), so the model would not compute what was trained; this is not supported"
         )

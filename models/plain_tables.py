@@ -1,4 +1,4 @@
-"""Values spelled out as plain tables, of JSON or TOML: every field by its name and of its kind, or one line says which.
+"""Values spelled out as plain tables of JSON or TOML; one line names a field that is unknown or of a wrong kind.
 
 A part is a table that names its kind, {"kind": "Rotary", "base": 10000.0}, or that name alone where all fields of the
 kind have a default. Fields that are absent have their default.
@@ -17,24 +17,20 @@ _UNFIT = object()
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The one of some names that is most like `name`."""
+    """The name that is most like `name`."""
     return get_close_matches(name, [*names], n=1, cutoff=0.0)[0]
 
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads dataclasses from tables; every refusal says where in `source` it is, what was expected and what came."""
+    """Reads dataclasses from tables; every refusal says where in `source`, what was expected and what came."""
 
     source: str  # what is read, for messages: "config.json"
     kinds: Mapping[str, type[Any]]  # the dataclasses that a table may be, by the name of their kind
     table: str = "an object"  # what a table is called there
 
     def part(self, value: Any, place: str) -> Any:
-        """What a table that names its kind spells out.
-
-        Raises:
-            InputError: no such kind; a field that it does not have, lacks, or that has a wrong value.
-        """
+        """The value of a table that names its kind; InputError if the kind or a field is unknown, missing or wrong."""
         table = {"kind": value} if isinstance(value, str) and value in self.kinds else value
         named = table.get("kind") if isinstance(table, Mapping) else None
         kind = self.kinds.get(str(named))
@@ -48,17 +44,7 @@ class Reader:
         return self.fields(kind, values, place, f"{place}, a {named},")
 
     def fields(self, kind: type[Any], values: Mapping[str, Any], place: str, called: str | None = None) -> Any:
-        """A dataclass from a table of its fields.
-
-        Args:
-            kind: the dataclass.
-            values: by field.
-            place: where the table stands, for messages.
-            called: what the table is called where a field is unknown or lacking; its place by default.
-
-        Raises:
-            InputError: as `part`.
-        """
+        """A dataclass from a table of its fields, at a `place`; messages about its fields call it `called`."""
         hints, called = get_type_hints(kind), called or place
         self.check_names(values, hints, called)
         self.check_complete(kind, values, called)
@@ -67,25 +53,21 @@ class Reader:
             return kind(**parts)
 
     def check_names(self, keys: Iterable[str], names: Collection[str], called: str) -> None:
-        """Refuse what is not one of `names`; the nearest is named."""
+        """Refuse a key that is not among `names`, and name the nearest."""
         for name in keys:
             if name not in names:
                 instead = f"the nearest is {nearest(name, names)}" if names else "it has no fields"
                 raise InputError(f"{self.source}: {called} has no {name}; {instead}")
 
     def check_complete(self, kind: type[Any], keys: Collection[str], called: str) -> None:
-        """Refuse where a field without a default is absent."""
+        """Refuse a table that lacks a field without a default."""
         missing = dataclasses.MISSING
         required = [each for each in dataclasses.fields(kind) if each.default is missing is each.default_factory]
         if lacking := [field.name for field in required if field.name not in keys]:
             raise InputError(f"{self.source}: {called} lacks {', '.join(sorted(lacking))}")
 
     def fitting(self, value: Any, expected: Any, place: str) -> Any:
-        """`value` as one of the kinds that are expected at its place.
-
-        Raises:
-            InputError: it is none of them.
-        """
+        """`value` as one of the kinds that are expected at its place; InputError if it has none of them."""
         for kind in _alternatives(expected):
             part = self._as_kind(value, kind, place)
             if part is not _UNFIT:
@@ -93,7 +75,7 @@ class Reader:
         raise InputError(f"{self.source}: {place} must be {_wording(expected)}, got {value!r}")
 
     def _as_kind(self, value: Any, kind: Any, place: str) -> Any:
-        """`value` as one kind; `_UNFIT` where it is of another."""
+        """`value` as one kind; `_UNFIT` where it does not fit."""
         part: Any = _UNFIT
         if get_origin(kind) is Literal:
             part = value if isinstance(value, str) and value in get_args(kind) else _UNFIT
@@ -124,7 +106,7 @@ def _alternatives(expected: Any) -> tuple[Any, ...]:
 
 
 def _wording(expected: Any) -> str:
-    """A kind as a person names it."""
+    """A kind in words."""
     *first, last = [_kind_wording(kind) for kind in _alternatives(expected)]
     return f"{', '.join(first)} or {last}" if first else last
 

@@ -1,7 +1,7 @@
 """Matrices as whole numbers of eight bits, a scale for each output: a quarter of float32's memory, half of bfloat16's.
 
-Only weights are rounded (torchao's weight-only int8), those of attention and feed-forwards; embeddings, norms, routers
-and the output layer stay as they are, and activations, so all that is captured or edited, are of the model's dtype.
+Only the weights of attention and feed-forwards are rounded (torchao's weight-only int8). Embeddings, norms, routers and
+the output layer stay as they are. Activations, and so everything captured or edited, have the model's dtype.
 """
 
 import importlib
@@ -22,15 +22,15 @@ _ROWS = 256
 class Int8(nn.Module):
     """A linear layer with rounded weights.
 
-    `weight` is made anew, and so are the per-head views of it (`W_Q`, ...): writing to them would change nothing, so
-    they refuse to be written to, with torch's own error.
+    Each access computes `weight` and its per-head views (`W_Q`, ...) anew. Writing to them would change nothing, so
+    torch raises an error.
     """
 
     def __init__(self, linear: nn.Linear):
         super().__init__()
         ao: Any = importlib.import_module("torchao.quantization")
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        # rounding takes several copies in float32: some rows at a time, as each has a scale of its own
+        # rounding takes several copies in float32, so some rows at a time; each row has its own scale
         parts = [ao.Int8Tensor.from_hp(rows.contiguous(), ao.PerRow()) for rows in linear.weight.detach().split(_ROWS)]
         whole, scale = torch.cat([part.qdata for part in parts]), torch.cat([part.scale for part in parts])
         rounded = ao.Int8Tensor(whole, scale, [1, linear.in_features], linear.weight.dtype)
@@ -46,12 +46,12 @@ class Int8(nn.Module):
             return self.rounded.dequantize()
 
     def forward(self, x: Tensor, then: Activation | None = None) -> Tensor:
-        """As the layer that it stands for: x times the weight, plus a bias, then an activation where there is one."""
+        """x times the weight, plus a bias, then an activation where there is one."""
         return linear(x, self.rounded, self.bias, then)
 
 
 def require(quantize: str, dtype: torch.dtype) -> None:
-    """Raise InputError where weights cannot be quantized in the way called `quantize`, for activations of `dtype`."""
+    """Raise InputError if weights cannot be quantized by `quantize` for activations of `dtype`."""
     if quantize != "int8":
         raise InputError(f"quantize {quantize!r} is not supported: expected 'int8'")
     if dtype == torch.float64:
@@ -61,7 +61,7 @@ def require(quantize: str, dtype: torch.dtype) -> None:
 
 
 def replace(model: Transformer, parameter: str) -> None:
-    """Round the matrix called `parameter`, where it is that of a linear layer other than a router, in place."""
+    """Round the matrix called `parameter` in place, if a linear layer other than a router has it."""
     path, _, leaf = parameter.rpartition(".")
     module = model.get_submodule(path)
     if leaf == "weight" and isinstance(module, Linear) and not path.endswith("router"):

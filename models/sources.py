@@ -39,21 +39,21 @@ def load(
         device: where the model runs.
         quantize: "int8" rounds the matrices of attention and feed-forwards to eight bits as they are read; weights and
             their views (`W_Q`, ...) can then be read, not written.
-        placement: instead of `device` the devices among which the blocks are divided, as `place` does; weights are read
-            straight to their own.
+        placement: the devices that share the blocks, as in `place`, instead of one `device`; each weight is read
+            straight to its own.
 
     Raises:
         InputError: there is no such model, device or placement, or the files are missing, damaged or not supported.
     """
     if not isinstance(dtype, torch.dtype):
-        raise InputError(f"expected a dtype of torch, as torch.float32; got {dtype!r}")
+        raise InputError(f"expected a dtype of torch, such as torch.float32; got {dtype!r}")
     if not dtype.is_floating_point:
         raise InputError(f"weights are floating-point numbers: expected such a dtype, got {dtype}")
     if placement is not None and str(device) != "cpu":
-        raise InputError(f"a placement says where a model lies: expected no device beside it, got {str(device)!r}")
+        raise InputError(f"a placement says where a model lies: expected no device as well, got {str(device)!r}")
     place = device_of(device)
     if isinstance(name, str) and name.startswith(LENS):
-        from models.lens import read as read_by_lens  # noqa: PLC0415 (only who asks for it waits for TransformerLens)
+        from models.lens import read as read_by_lens  # noqa: PLC0415 (slow to import)
 
         if quantize is not None or placement is not None:
             raise InputError("TransformerLens runs weights as they are: expected no quantize and no placement")
@@ -61,7 +61,7 @@ def load(
     else:
         model = read(directory_of(name), dtype, [place] if placement is None else placement, quantize)
     options = {"dtype": dtype, "device": place.type, "quantize": quantize, "placement": placement}
-    model.origin = {"name": str(name), **options}  # pyright: ignore (by which a worker elsewhere loads it again)
+    model.origin = {"name": str(name), **options}  # pyright: ignore (a worker elsewhere loads it again by this)
     return model
 
 
@@ -74,7 +74,7 @@ def directory_of(name: str | Path) -> Path:
     if name == "minilm":
         return _minilm()
     if not isinstance(name, str | Path):
-        raise InputError(f'expected a model\'s name or directory, as "default"; got {name!r}')
+        raise InputError(f'expected a model\'s name or directory, such as "default"; got {name!r}')
     exists = bool(str(name)) and is_file(Path(name))
     if exists and Path(name).is_dir():
         return Path(name)
@@ -94,11 +94,10 @@ def _minilm() -> Path:
 
 
 def _from_hub(name: str) -> Path:
-    # only who asks for the hub waits for its client
-    from huggingface_hub import snapshot_download, try_to_load_from_cache  # noqa: PLC0415
+    from huggingface_hub import snapshot_download, try_to_load_from_cache  # noqa: PLC0415 (slow to import)
 
     cached_file = None
-    with suppress(ValueError):  # a name that the hub cannot have: the client says so below
+    with suppress(ValueError):  # the hub can have no such name: the client says so below
         cached_file = try_to_load_from_cache(name, CONFIG)
     if not isinstance(cached_file, str):  # a mistyped path looks alike
         warnings.warn(

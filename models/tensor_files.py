@@ -1,14 +1,15 @@
-"""Tensors in safetensors files: which are there, and how do they get into place and out again without a second copy?
+"""Tensors in safetensors files: which are there, and how are they read and written without a second copy?
 
-Blocks of a tensor go through a buffer that fits a processor's cache, straight into the parameter that they fill. A file
-that is mapped instead counts as resident memory until it is released, so that a model would need twice its size; and a
-matrix that is turned as a whole, as ours are, leaves the cache at every step (six times as slow).
+Blocks of a tensor go through a buffer that fits a processor's cache, straight into the parameter that they fill. A
+mapped file would count as resident memory until it is released, so a model would need twice its size. A matrix that is
+transposed as a whole leaves the cache at every step, which is six times as slow.
 """
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -26,15 +27,14 @@ class Stored:
     """One tensor of a file."""
 
     file: Path
-    kind: str  # in the words of safetensors
+    kind: str  # safetensors' name of the dtype
     shape: tuple[int, ...]
     start: int  # its first byte in the file
 
     def fill(self, place: Tensor) -> None:
-        """Copy it into `place`, a view of as many numbers in the same order, of any dtype, strides and device.
+        """Copy it into `place`, a view of equally many numbers in the same order, of any dtype, strides and device.
 
-        Raises:
-            InputError: the file has become shorter, or holds numbers that are not finite, in it or once in `place`.
+        InputError if the file has become shorter, or numbers are not finite, there or once in `place`.
         """
         assert place.numel() == math.prod(self.shape)
         largest = torch.finfo(place.dtype).max
@@ -48,15 +48,15 @@ class Stored:
                 raise InputError(
                     f"it holds {max(high, -low):.3g}, more than {place.dtype} can: load it as torch.float32"
                 )
-            into(part, block.to(part.device))
+            copy_block(part, block.to(part.device))
 
     def equals(self, values: Tensor) -> bool:
-        """Whether `values` holds the same numbers in the same order, once they are rounded to its dtype."""
+        """Whether `values` holds the same numbers in the same order, once rounded to its dtype."""
         assert values.numel() == math.prod(self.shape)
         return all(torch.equal(block.to(part), part) for part, block in self._blocks(values.detach(), BLOCK))
 
     def _blocks(self, place: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Parts of `place`, each with its numbers from the file, which are overwritten by the next."""
+        """Parts of `place`, each with its numbers from the file, which the next part overwrites."""
         buffer = bytearray()
         with self.file.open("rb", buffering=0) as stream:
             stream.seek(self.start)
@@ -86,22 +86,18 @@ def blocks(place: Tensor, size: int) -> Iterator[Tensor]:
         yield from place.split(rows)
 
 
-def into(place: Tensor, block: Tensor) -> None:
-    """Copy a block that fits the cache into `place`, which may lie the other way round."""
+def copy_block(place: Tensor, block: Tensor) -> None:
+    """Copy a block that fits the cache into `place`, which may be transposed."""
     if place.ndim == 2 and place.stride(0) == 1:
-        place.T.copy_(block.T.contiguous())  # turned within the cache, then written in runs
+        place.T.copy_(block.T.contiguous())  # transposed within the cache, then written in runs
     else:
         place.copy_(block)
 
 
 def read_header(file: Path) -> dict[str, Stored]:
-    """The tensors of a safetensors file by name.
-
-    Raises:
-        InputError: the file is damaged or cut short.
-    """
+    """The tensors of a safetensors file by name; InputError if it is damaged or cut short."""
     try:
-        with safe_open(file, framework="pt"):  # checks that what the header says is there, to the byte
+        with safe_open(file, framework="pt"):  # checks the header against the file, to the byte
             pass
         with file.open("rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
@@ -116,9 +112,9 @@ def read_header(file: Path) -> dict[str, Stored]:
 
 
 def write(file: Path, tensors: Mapping[str, tuple[Tensor, tuple[int, ...]]]) -> None:
-    """Write a safetensors file of tensors and the shapes that they are to have, their numbers in the same order.
+    """Write a safetensors file of tensors, each with the shape to store and its numbers in the same order.
 
-    One tensor at a time is made contiguous: `safetensors.torch.save_file` wants them all so at once.
+    One tensor at a time is made contiguous: `safetensors.torch.save_file` wants all of them contiguous at once.
     """
     kinds = {dtype: kind for kind, dtype in DTYPES.items()}
     header: dict[str, object] = {"__metadata__": {"format": "pt"}}
@@ -135,7 +131,7 @@ def write(file: Path, tensors: Mapping[str, tuple[Tensor, tuple[int, ...]]]) -> 
 
 
 def folded(names: Iterable[str]) -> str:
-    """Names in one line, those that differ in a number as one: `layers.0-3.norm.weight`."""
+    """Names in one line; those that differ in a number are joined: `layers.0-3.norm.weight`."""
     paths = {tuple(name.split(".")) for name in names}
     for place in reversed(range(max(map(len, paths), default=0))):
         numbers: dict[tuple[str, ...], list[int]] = {}
@@ -151,10 +147,6 @@ def folded(names: Iterable[str]) -> str:
 
 def _ranges(numbers: list[int]) -> str:
     """`0-3,5` for 0, 1, 2, 3 and 5."""
-    runs: list[list[int]] = []
-    for number in sorted(numbers):
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
+    numbered = groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0])  # a run has one difference
+    runs = [[number for _, number in run] for _, run in numbered]
     return ",".join(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs)

@@ -1,4 +1,4 @@
-"""Programs that Tracr compiled to transformers (Lindner et al. 2023, arXiv:2301.05062): their parts are known."""
+"""Programs that Tracr compiled to transformers whose parts are known (Lindner et al. 2023, arXiv:2301.05062)."""
 
 import json
 from dataclasses import dataclass
@@ -17,12 +17,12 @@ from interp.errors import inside
 
 @dataclass(frozen=True)
 class Compiled:
-    """A compiled program; its `model` has no norms, and its logits are the last stream, one a named direction."""
+    """A compiled program; its `model` has no norms, and its logits are the last stream, a logit a direction."""
 
     model: Transformer
-    tokens: dict[str, int]  # the ids of what it reads
+    tokens: dict[str, int]  # ids by token
     directions: tuple[str, ...]  # of the stream
-    outputs: tuple[int, ...]  # those that are its output: one a value, or one that is the number
+    outputs: tuple[int, ...]  # the directions of its output: one for each value, or one that is the number
     example: dict[str, Any]
 
     @staticmethod
@@ -43,12 +43,12 @@ class Compiled:
             return Compiled(model, facts["token_ids"], names, outputs, facts["example"])
 
     def ids(self, texts: list[list[str]]) -> Int[Tensor, "text position"]:
-        """Ids of texts of tokens, all as long; the first token of each is BOS."""
+        """Ids of texts of tokens, all of one length; the first token of each is BOS."""
         return torch.tensor([[self.tokens[token] for token in text] for text in texts])
 
 
 def _model(facts: dict[str, Any], weights: dict[str, Tensor]) -> Transformer:
-    """The transformer, whose output layer leaves the stream as it is; rows of the embedding beyond tokens are zeros."""
+    """The transformer; its output layer copies the stream, and the embedding has rows of zeros beyond the tokens."""
     positions, d_model = weights["pos_embed/embeddings"].shape
     sizes = {name: facts[name] for name in ("n_layers", "n_heads", "d_head", "d_mlp")}
     read = {"norm": parts.NoNorm(), "mlp": parts.Plain("relu"), "positions": parts.Learned(), "causal": False}

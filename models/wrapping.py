@@ -1,4 +1,4 @@
-"""From a model in memory to one of ours: its weights shared where they lie as ours do, copied where they do not.
+"""From a model in memory to one of ours: weights are shared where their layout is ours, and copied elsewhere.
 
 Three kinds come in: models of `transformers`, by the family that their config names; tensors by name, with such a
 config; and anyone's own module, with our configuration and a table of names.
@@ -22,24 +22,24 @@ from models.families import target_ids as writing
 from models.families.family import Family, Form, Piece, Theirs, layout, rows, starred
 from models.huggingface.loader import check_tokenizer, family_of
 from models.memory_tensors import MemoryTensor, MemoryTensors, in_memory
-from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
+from models.placement import check_computed, check_copies, check_fit, copies, fill, weights_by_name, with_output_fields
 from models.tensor_files import folded
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Names = Mapping[str, str | tuple[str, ...] | Theirs]
-_ELSEWHERE = "what TransformerLens runs, models.lens.wrap takes as a bridge"
+_ELSEWHERE = "models.lens.wrap takes a bridge of any model that TransformerLens runs"
 
 _UNITS = ("kB", "MB", "GB", "TB")
 
 
 @dataclass(frozen=True)
 class Share:
-    """One parameter."""
+    """One parameter: shared or copied."""
 
     parameter: str  # ours
-    made_of: tuple[str, ...]  # the tensors that it is or was copied from
+    made_of: tuple[str, ...]  # the tensors that it shares or copies
     n_bytes: int
     why_copied: str = ""  # empty where it is shared
 
@@ -51,9 +51,9 @@ class Share:
 
 @dataclass(frozen=True, repr=False)
 class Shares:
-    """What a wrapped model shares with what it was made from. Parameters that are one are counted once.
+    """What a wrapped model shares with its source. Tied parameters are counted once.
 
-    `passed_over` are tensors that nothing was made of: buffers of a module that its table of names does not name.
+    `passed_over` are unused tensors: buffers of a module that its table of names does not name.
     """
 
     parameters: tuple[Share, ...]
@@ -66,17 +66,17 @@ class Shares:
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes of weights that were copied: what the wrapped model takes of its own."""
+        """Bytes of weights that were copied, which the wrapped model alone uses."""
         return sum(each.n_bytes for each in self.parameters if not each.shared)
 
     @property
     def copied(self) -> float:
-        """Copied bytes as a part of all."""
+        """The share of bytes that were copied."""
         return self.copied_bytes / max(1, self.copied_bytes + self.shared_bytes)
 
     def table(self) -> "pd.DataFrame":
         """One row a parameter: `parameter, made_of, bytes, shared, why_copied`."""
-        import pandas as pd  # noqa: PLC0415 (only who asks for a table waits for it)
+        import pandas as pd  # noqa: PLC0415 (slow to import)
 
         rows = [
             (share.parameter, ", ".join(share.made_of), share.n_bytes, share.shared, share.why_copied)
@@ -98,14 +98,14 @@ class Shares:
             size = _size(sum(each.n_bytes for each in shares))
             lines.append(f"  copied {size}, {why}: {folded(each.parameter for each in shares)}")
         if self.passed_over:
-            lines.append(f"  not read, as no name speaks of these buffers: {folded(self.passed_over)}")
+            lines.append(f"  not read, because no name covers these buffers: {folded(self.passed_over)}")
         return "\n".join(lines)
 
 
 class Wrapped(Transformer):
-    """A transformer made of weights that were in memory; `shares` says which of them it has in common with their model.
+    """A transformer made of weights in memory; `shares` says which of them it shares with their model.
 
-    What is shared is one memory: changed there, it is changed here, and the other way round, until `to(...)` moves it.
+    A shared weight is one memory: a change in either model shows in the other, until `to(...)` moves it.
     """
 
     shares: Shares
@@ -124,23 +124,23 @@ def wrap(
 
     Args:
         model: a model of `transformers`, of a family that `interp models` lists; tensors by name (a `state_dict()`); or
-            anyone's module. It stays as it is. What runs is what the configuration says: hooks, adapters and a changed
-            `forward` do not come along.
-        config: of `transformers`, or a dict of a config.json's fields; by default the model's own. For anyone's module
-            ours, a `TransformerConfig`.
-        names: beside a `TransformerConfig`, the table of names: for each of our modules or parameters, every number in
-            it a `*`, what it is called there. Several names are stacked along the outputs, and `columns(...)` and the
-            like (`models.families`) are for matrices that lie otherwise. Without a table they are called as ours are.
+            any module. It is not changed. The configuration says what runs: hooks, adapters and a changed `forward` are
+            ignored.
+        config: of `transformers`, or a dict of a config.json's fields; by default the model's own. For any other module
+            a `TransformerConfig`.
+        names: for a `TransformerConfig`, a table: our module or parameter, with `*` for every number in it, and its
+            name in the model. Several names are stacked along the outputs; for matrices of another layout there are
+            `columns(...)` and the like (`models.families`). Without a table the names are ours.
         tokenizer: ours, or a fast one of `transformers`; without one the model works on ids.
-        target_tokenizer: the same of what a decoder beside an encoder reads, where that is another.
-        copy: copy every weight, and lay it out as `load` does: more memory, and the logits of `load` bit for bit.
+        target_tokenizer: the decoder's tokenizer in an encoder-decoder, if it has its own.
+        copy: copy every weight in the layout of `load`: more memory, and the logits of `load` bit for bit.
 
     Raises:
-        InputError: no such family, or a setting of it is not supported; weights are missing, left over, of another
-            shape or dtype, or on several devices; a tokenizer of another model.
+        InputError: the family is unknown or a setting is not supported; weights are missing, left over, of another
+            shape or dtype, or on several devices; the tokenizer belongs to another model.
     """
     source = in_memory(model)
-    with _speaking_of(source.called):
+    with _errors_about(source.called):
         family, stored, ours = _description(source, config, names)
         tokenizers = [*_tokenizers(ours, tokenizer, target_tokenizer)]
         with torch.device("meta"):  # shapes without memory, and without drawing random weights
@@ -161,34 +161,30 @@ def wrap(
 
 @torch.no_grad()
 def copy_weights(model: Transformer, weights: Any, names: Names | None = None) -> None:
-    """Copy weights into `model`, whose configuration they must fit; nothing is copied where they do not.
+    """Copy weights into `model`; if they do not fit its configuration, nothing is copied.
 
     Args:
         model: filled in place. What it shares with another (`wrap`) changes there too.
-        weights: a module, or tensors by name: called as in the family that `model` is of, else as `names` says.
-        names: the table of names (`wrap`); without one, and without a family, tensors are called as ours are.
+        weights: a module, or tensors by name: the names of the model's family, or those in `names`.
+        names: the table of names (`wrap`); without one, and without a family, the names are ours.
 
     Raises:
         InputError: weights are missing, left over, or of another shape or dtype.
     """
     if any(isinstance(module, quantizing.Int8) for module in model.modules()):
-        raise InputError("the weights of a quantized model are rounded: expected one that was loaded without quantize")
+        raise InputError("the weights of a quantized model are rounded: load it without quantize")
     source = in_memory(weights)
-    with _speaking_of(source.called):
+    with _errors_about(source.called):
         family = FAMILIES[model.family or interp_format.FAMILY.name] if names is None else _family(names)
-        pieces, stored, _ = _fitting(model, family, named(family, source.tensors), source)
+        pieces, stored, _ = _fitting(model, family, weights_by_name(family, source.tensors), source)
         for piece in pieces:
-            place = piece.view(model.get_parameter(piece.ours))
-            if piece.theirs in stored:
-                stored[piece.theirs].fill(place)
-            else:
-                place.zero_()
-    model.files = ()  # whose weights these are no longer
+            fill(model.get_parameter(piece.ours), [piece], stored, source.called)
+    model.files = ()  # the weights are no longer theirs
 
 
 @contextmanager
-def _speaking_of(called: str) -> Iterator[None]:
-    """Say what it is that does not fit, which has no files."""
+def _errors_about(called: str) -> Iterator[None]:
+    """Name what does not fit: it has no files."""
     try:
         yield
     except InputError as error:
@@ -196,13 +192,13 @@ def _speaking_of(called: str) -> Iterator[None]:
         raise InputError(f"{called}: {problem}") from error
 
 
-# what it is
+# family and configuration
 
 
 def _description(
     source: MemoryTensors, config: Any, names: Names | None
 ) -> tuple[Family, dict[str, MemoryTensor], TransformerConfig]:
-    """Its family, its tensors as that calls them, and our configuration."""
+    """Its family, its tensors by the family's names, and our configuration."""
     if isinstance(config, TransformerConfig):
         return (interp_format.FAMILY if names is None else _family(names)), source.tensors, config
     if names is not None:
@@ -211,8 +207,8 @@ def _description(
     family = family_of(raw, source.called, _ELSEWHERE)
     if family.two_stacks and source.generation is not None:
         raw = writing.with_generation(raw, json.loads(source.generation.to_json_string()))
-    stored = named(family, source.tensors)
-    ours = family.config(settled_by(stored, family, raw))
+    stored = weights_by_name(family, source.tensors)
+    ours = family.config(with_output_fields(stored, family, raw))
     if ours.output == "untied" and family.head not in stored:
         raise InputError(
             f"the weights lack {family.head}, the output layer: wrap the {family.architecture} that has it"
@@ -221,7 +217,7 @@ def _description(
 
 
 def _fields(config: Any) -> dict[str, Any]:
-    """What a config.json would hold."""
+    """The fields of a config.json."""
     if isinstance(config, Mapping):
         return dict(config)
     if hasattr(config, "to_json_string"):
@@ -233,7 +229,7 @@ def _fields(config: Any) -> dict[str, Any]:
 
 
 def _family(names: Names) -> Family:
-    """A family of one: anyone's own names."""
+    """A family for one model: names of its own."""
     table = {
         ours: each if isinstance(each, Theirs) else rows(*((each,) if isinstance(each, str) else each))
         for ours, each in names.items()
@@ -242,10 +238,10 @@ def _family(names: Names) -> Family:
 
 
 def _tokenizers(config: TransformerConfig, *tokenizers: Any) -> Iterator[Tokenizer | None]:
-    """What was given, as ours, for the first stack and for the last."""
+    """Our tokenizers for the first stack and for the last."""
     stacks = [next(iter(config.stacks.values())), config.last]
-    for given_tokenizer, stack, name in zip(tokenizers, stacks, ("tokenizer", "target_tokenizer"), strict=True):
-        ours = _tokenizer(given_tokenizer, name)
+    for source, stack, name in zip(tokenizers, stacks, ("tokenizer", "target_tokenizer"), strict=True):
+        ours = _tokenizer(source, name)
         check_tokenizer(ours, stack, name)
         yield ours
 
@@ -258,16 +254,16 @@ def _tokenizer(tokenizer: Any, name: str) -> Tokenizer | None:
         kind = type(tokenizer).__name__
         raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {kind}")
     start = tokenizer.bos_token_id if getattr(tokenizer, "add_bos_token", False) else None
-    return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps how it cuts and pads
+    return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps its own truncation and padding
 
 
-# where its weights go
+# weights
 
 
 def _fitting(
     model: Transformer, family: Family, stored: Mapping[str, MemoryTensor], source: MemoryTensors
 ) -> tuple[list[Piece], dict[str, MemoryTensor], tuple[str, ...]]:
-    """The pieces of `model`, what fills them, and buffers that no name speaks of. All fits; else an error says it."""
+    """The pieces of `model`, what fills them, and buffers that no name covers; an error says what does not fit."""
     anyones = not family.name
     if anyones:
         _check_names(model, family)
@@ -275,7 +271,7 @@ def _fitting(
         pieces = list(layout(model, family))
         shapes = {piece.theirs: piece.shape(model.get_parameter(piece.ours)) for piece in pieces}
     except RuntimeError as error:
-        raise InputError("by_head is for one matrix of q, k and v, of which there are as many heads each") from error
+        raise InputError("by_head is for one matrix of q, k and v with equally many heads each") from error
     passed_over = source.buffers - shapes.keys() if anyones or family is interp_format.FAMILY else frozenset()
     stored = {name: each for name, each in stored.items() if name not in passed_over}
     check_fit(model, stored, pieces, family, source.called)
@@ -285,7 +281,7 @@ def _fitting(
 
 
 def _check_names(model: Transformer, family: Family) -> None:
-    """Refuse a table that does not speak of each parameter, or speaks of what the model has not."""
+    """Refuse a table that leaves out a parameter, or names one that the model does not have."""
     ours = {starred(name) for name, _ in model.named_parameters(remove_duplicate=False)}
     either = {name: {name, name.rpartition(".")[0]} for name in ours}
     tied = {"output.weight"} if model.config.output == "tied" else set()
@@ -293,14 +289,14 @@ def _check_names(model: Transformer, family: Family) -> None:
         "names lacks {}, which the config asks for": {
             name for name, ways in either.items() if name not in tied and not ways & family.weights.keys()
         },
-        "names speaks of {}, which the config has no place for": family.weights.keys() - set().union(*either.values()),
+        "names has {}, which the config has no place for": family.weights.keys() - set().union(*either.values()),
     }
     if problems := "; ".join(each.format(folded(found)) for each, found in wrong.items() if found):
         raise InputError(problems)
 
 
 def _held_alike(pieces: Iterable[Piece], stored: Mapping[str, MemoryTensor]) -> Tensor:
-    """The tensor whose dtype and device are the model's: the embedding of tokens."""
+    """The tensor that gives the model's dtype and device: the embedding of tokens."""
     sources = {piece.theirs: piece for piece in pieces if piece.theirs in stored}
     devices = {str(stored[name].tensor.device) for name in sources}
     if len(devices) > 1:
@@ -315,11 +311,7 @@ def _placed(
     why = "as you asked" if copy else _why_copied(pieces, stored, like)
     if why:
         value = torch.empty_like(place, dtype=like.dtype, device=like.device)
-        for piece in pieces:
-            if piece.theirs in stored:
-                stored[piece.theirs].fill(piece.view(value))
-            else:
-                piece.view(value).zero_()
+        fill(value, pieces, stored, pieces[0].ours)
     else:
         value = _turned(stored[pieces[0].theirs].tensor.detach(), pieces[0].form)
     made_of = tuple(piece.theirs for piece in pieces if piece.theirs in stored)
@@ -327,7 +319,7 @@ def _placed(
 
 
 def _turned(theirs: Tensor, form: Form) -> Tensor:
-    """Their tensor as a view that lies as our parameter does."""
+    """Their tensor as a view in our parameter's layout."""
     match form:
         case "columns" if theirs.ndim == 2:
             return theirs.T
@@ -338,24 +330,24 @@ def _turned(theirs: Tensor, form: Form) -> Tensor:
 
 
 def _why_copied(pieces: list[Piece], stored: Mapping[str, MemoryTensor], like: Tensor) -> str:
-    """Why a parameter cannot be a view of what it is made of; nothing where it can."""
+    """Why a parameter cannot be a view of its source; empty where it can."""
     piece = pieces[0]
     if not any(each.theirs in stored for each in pieces):
-        return "as there is none, so it is zero"
+        return "because there is none, so it is zero"
     if len(pieces) > 1:
-        return "as several matrices are one here"
+        return "because several matrices are one here"
     if piece.form == "by_head":
-        return "as they lie head by head there"
+        return "because they lie head by head there"
     source = stored[piece.theirs]
     if source.tensor.dtype != like.dtype:
-        return f"as the others are {str(like.dtype).removeprefix('torch.')}"
+        return f"because the others are {str(like.dtype).removeprefix('torch.')}"
     if not source.original:
-        return "as transformers keeps them otherwise in memory"
-    return "as they were made in inference mode" if source.tensor.is_inference() else ""
+        return "because transformers keeps them differently in memory"
+    return "because they were made in inference mode" if source.tensor.is_inference() else ""
 
 
 def _size(n_bytes: int) -> str:
-    """In the largest unit of which there is one at least, three figures."""
+    """In the largest unit that gives at least one, to three figures."""
     if n_bytes < 1000:
         return f"{n_bytes} B"
     size, unit = float(n_bytes), 0

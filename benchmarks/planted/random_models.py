@@ -17,7 +17,7 @@ from interp.errors import one_of, whole_number
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
-from models.planted.search_heads import seek
+from models.planted.heads import seek
 from models.planted.slots import Plan
 
 Form = Literal["decoder", "encoder", "grouped"]  # grouped: a decoder whose heads share keys and values

@@ -17,7 +17,7 @@ from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, bu
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patterns.positional import offset_name
 from models.planted import heads
-from models.planted.search_heads import seek
+from models.planted.heads import seek
 
 SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"

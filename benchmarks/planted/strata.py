@@ -21,7 +21,7 @@ from interp import AnnotatedText
 from interp.annotation import ROOT, Attributes
 from interp.config import LayerNorm, NoNorm, RMSNorm
 from models.planted import heads
-from models.planted.search_heads import seek
+from models.planted.heads import seek
 from models.stories import grammar
 from models.stories.grammar import Phrase, Word
 from models.stories.lexicon import ADJECTIVES, ANIMALS, FEMININE_NAMES, MASCULINE_NAMES, THINGS, VERBS

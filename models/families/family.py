@@ -1,155 +1,23 @@
-"""How a family writes its configuration and names its weights: its module says the one, `names.toml` the other."""
+"""How a family writes its configuration, which its module says, and names its weights, which `names.toml` says."""
 
-import json
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Tensor
 
-from interp.config import (
-    LARGEST_NUMBER,
-    LARGEST_SIZE,
-    Activation,
-    Experts,
-    Gated,
-    LayerNorm,
-    Plain,
-    RMSNorm,
-    StackConfig,
-    TransformerConfig,
-)
-from interp.errors import InputError, one_of
+from interp.config import TransformerConfig
+from interp.errors import one_of
 from interp.transformer import Transformer
-from models.families import names
-
-# theirs to ours; the other names of these functions are approximations of them
-ACTIVATIONS: dict[str, Activation] = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",  # with sqrt(2 / pi) to 10 digits
-    "relu": "relu",
-    "silu": "silu",
-    "swish": "silu",
-}
-
-
-@dataclass(frozen=True)
-class Fields:
-    """The fields of a config.json, read with their kind checked; null counts as absent.
-
-    Every reader raises InputError, naming the field and its value. What no reader asked for is found by `rest`.
-    """
-
-    raw: Mapping[str, Any]
-    names_read: set[str] = field(default_factory=set, compare=False)
-
-    def get(self, key: str) -> Any:
-        """The field as it is; None where it is absent."""
-        self.names_read.add(key)
-        return self.raw.get(key)
-
-    def _value(self, key: str, default: Any, kinds: tuple[type, ...], expected: str) -> Any:
-        value = default if self.get(key) is None else self.raw[key]
-        if value is None:
-            raise InputError(f"config.json lacks {key!r}: {expected} is expected")
-        if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
-            raise InputError(f"config.json: {key} must be {expected}, got {value!r}")
-        return value
-
-    def inner(self, key: str) -> "Fields":
-        """The fields of an object; none where it is absent."""
-        return Fields(self._value(key, {}, (dict,), "an object"))
-
-    def names(self, key: str, default: Sequence[str] | None = None) -> list[str]:
-        """A list of words, one a layer or the like."""
-        return [str(word) for word in self._value(key, default, (list, tuple), "a list")]
-
-    def rest(self, harmless: Iterable[str]) -> None:
-        """Refuse fields that nothing has read, but for null and those known to change nothing that is computed."""
-        checked = self.names_read | names.BOOKKEEPING | {*harmless}
-        unknown = {key: value for key, value in self.raw.items() if key not in checked and value is not None}
-        if unknown:
-            fields = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
-            raise InputError(
-                f"config.json: nothing here reads {fields}, which may change what the model computes; "
-                "take it out of config.json if it does not"
-            )
-
-    def size(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number from `least`; required where there is no default."""
-        value = self._value(key, default, (int,), f"a whole number from {least}")
-        if not least <= value <= LARGEST_SIZE:
-            limit = f"to {LARGEST_SIZE:,}" if value > least else f"from {least}"
-            raise InputError(f"config.json: {key} must be a whole number {limit}, got {value}")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A number above 0, of a size that computing with it in float32 leaves finite; required without a default."""
-        value = self._value(key, default, (int, float), "a number above 0")
-        if not 0 < value <= LARGEST_NUMBER:
-            limit = f"up to {LARGEST_NUMBER:g}" if value > 0 else "above 0"
-            raise InputError(f"config.json: {key} must be a number {limit}, got {value}")
-        return float(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        """True or false."""
-        return self._value(key, default, (bool,), "true or false")
-
-    def activation(self, key: str, default: str) -> Activation:
-        """One of the activation functions."""
-        name = self._value(key, default, (str,), "an activation's name")
-        if name not in ACTIVATIONS:
-            raise InputError(f"config.json: {key} {name!r} is not supported, expected one of {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[name]
-
-    def head_width(self, width: str, heads: str) -> int:
-        """How wide each of `heads` is that share `width` evenly."""
-        total, count = self.size(width), self.size(heads)
-        if total % count:
-            raise InputError(f"config.json: {width} {total} is not a multiple of {heads} {count}")
-        return total // count
-
-    @property
-    def masked_words(self) -> bool:
-        """Whether there is an output layer for masked words; weights that are read tell it (`Family.masked`)."""
-        return any(name.endswith("ForMaskedLM") for name in self.names("architectures", []))
-
-    def only(self, **supported: Any) -> None:
-        """Refuse fields that change the computation, unless they are absent or have the one value that is supported."""
-        for key, value in supported.items():
-            setting = self.get(key)
-            if setting is not None and setting != value:
-                raise InputError(f"config.json: {key} {setting!r} is not supported, only {json.dumps(value)}")
-
-
-def activation_name(activation: Activation) -> str:
-    """Their name of an activation."""
-    return next(theirs for theirs, ours in ACTIVATIONS.items() if ours == activation)
-
-
-def parts_of(stack: StackConfig) -> tuple[str | None, float | None]:
-    """Their name of a stack's activation, and its norm's epsilon; None where it has none."""
-    shape = stack.mlp.expert if isinstance(stack.mlp, Experts) else stack.mlp
-    activation = shape.activation if isinstance(shape, Plain | Gated) else None
-    eps = stack.norm.eps if isinstance(stack.norm, LayerNorm | RMSNorm) else None
-    return activation and activation_name(activation), eps
-
-
-def with_output(fields: Fields, decoder: StackConfig, *, tied: bool = False, **parts: Any) -> TransformerConfig:
-    """The decoder with its output layer, which is the embedding if they say so, or by default."""
-    output = "tied" if fields.flag("tie_word_embeddings", tied) else "untied"
-    return TransformerConfig(decoder=decoder, output=output, **parts)
-
+from models.families.fields import Fields, entries_of
 
 Form = Literal["rows", "columns", "by_head", "one_row"]
 
 
 @dataclass(frozen=True)
 class Theirs:
-    """Where one of our modules (or parameters) is stored: the names that make it up, stacked along output rows.
+    """Where one of our modules (or parameters) is stored: the names of its matrices, stacked along output rows.
 
     Each `*` stands for a number in the name of ours, in order: the layer, then the expert. Names of a module get the
     parameter's own ending (`.weight`, `.bias`); those of a parameter are whole.
@@ -163,7 +31,7 @@ class Theirs:
 
 
 def rows(*names: str) -> Theirs:
-    """Matrices stored as output x input, as ours are; several are stacked."""
+    """Matrices stored as output x input, like ours; several are stacked."""
     return Theirs(names)
 
 
@@ -173,7 +41,7 @@ def columns(*names: str) -> Theirs:
 
 
 def by_head(name: str) -> Theirs:
-    """One matrix for q, k and v, whose output rows go head by head: a head's q, its k, its v, then the next head's."""
+    """One matrix for q, k and v with output rows head by head: a head's q, its k, its v, then the next head's."""
     return Theirs((name,), "by_head")
 
 
@@ -184,11 +52,11 @@ def one_row(name: str) -> Theirs:
 
 @dataclass(frozen=True)
 class Family:
-    """One family: its configuration to ours and back, and its weights beside ours, by module or parameter.
+    """One family: its configuration to ours and back, and its names of our modules and parameters.
 
-    `name` is their `model_type`. `reads` makes our configuration of their fields; what it does not ask for, must be
-    `harmless` (see `Fields.rest`). `writes` makes their fields of ours. Names of weights are theirs without `prefix`,
-    which a file may have or not. The head of `names.toml` explains the other fields that come from there.
+    `name` is their `model_type`. `reads` turns their fields into our configuration; fields that it does not read must
+    be `harmless` (see `Fields.rest`). `writes` turns ours into their fields. Names of weights are theirs without
+    `prefix`, which a file may have or not. The head of `names.toml` explains the other fields that come from there.
     """
 
     name: str
@@ -204,11 +72,12 @@ class Family:
     masked: str | None = None
     other_task: str | None = None
     harmless: frozenset[str] = frozenset()
-    # the same for one configuration, where names of weights depend on it
+    only: Mapping[str, Any] = field(default_factory=dict)
+    # the family for one configuration, where names of weights depend on it
     suit: Callable[["Family", TransformerConfig], "Family"] = lambda family, _: family
-    # their fields with what the names of stored tensors tell, where that is not just whether there is an output layer
+    # adds to their fields what the names of stored tensors tell, beyond whether there is an output layer
     settle: Callable[[Mapping[str, Any], Collection[str]], dict[str, Any]] | None = None
-    # tables that a file may hold though they are computed here, by name: what they must be, of so many rows and columns
+    # tables that a file may hold although they are computed here, by name: their content for so many rows and columns
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(default_factory=dict)
 
     def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
@@ -218,6 +87,7 @@ class Family:
             InputError: a field is missing, not supported, or unknown.
         """
         fields = Fields(raw)
+        fields.only(**self.only)
         config = self.reads(fields)
         fields.rest(self.harmless)
         return config
@@ -234,7 +104,7 @@ class Family:
         return self.theirs("output.weight")[0][0] if {"output", "output.weight"} & {*self.weights} else None
 
     def of_output(self, name: str) -> bool:
-        """Whether a stored tensor, named without prefix, would be of the output layer."""
+        """Whether a stored tensor, named without prefix, belongs to the output layer."""
         parts = [part for ours, entry in self.weights.items() if ours.startswith("output") for part in entry.names]
         return any(name == part or name.startswith(f"{part}.") for part in parts)
 
@@ -244,13 +114,17 @@ class Family:
         return {"encoder", "decoder"} <= {name.split(".")[1] for name in self.weights if name.startswith("stacks.")}
 
     def theirs(self, parameter: str) -> tuple[list[str], Form]:
-        """Their names (without prefix) for one of our parameters, and how they lay it out."""
+        """Their names (without prefix) for one of our parameters, or our name, and its layout there."""
         numbers = [part for part in parameter.split(".") if part.isdecimal()]
         pattern = starred(parameter)
         module, _, leaf = pattern.rpartition(".")
-        entry = self.weights.get(pattern) or self.weights[module]
+        entry = self.weights.get(pattern) or self.weights.get(module)
+        if entry is None:
+            return [parameter], "rows"
         names = entry.names if pattern in self.weights else [f"{name}.{leaf}" for name in entry.names]
-        return [_numbered(name, numbers) for name in names], entry.form
+        for number in numbers:
+            names = [name.replace("*", number, 1) for name in names]
+        return [*names], entry.form
 
     def stored(self, piece: "Piece") -> str:
         """The name under which a piece is saved."""
@@ -259,26 +133,20 @@ class Family:
 
 def named_family(name: str, reads: Any, writes: Any, **behaviour: Any) -> Family:
     """The family of that name in `names.toml`."""
-    table = names.table(name)
+    table = entries_of(name)
     weights = {ours: Theirs(*theirs) for ours, theirs in table.pop("weights").items()}
     entries = {key: entry for key, entry in table.items() if key not in ("like", "sizes")}
     return Family(name, reads, writes, weights, **entries, **behaviour)
 
 
 def starred(parameter: str) -> str:
-    """A name of ours with a `*` for each number in it."""
+    """Our name with a `*` for each number in it."""
     return ".".join("*" if part.isdecimal() else part for part in parameter.split("."))
-
-
-def _numbered(name: str, numbers: Iterable[str]) -> str:
-    for number in numbers:
-        name = name.replace("*", number, 1)
-    return name
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One stored tensor, and the rows of our parameter that it fills or is taken from."""
+    """One stored tensor, and the rows of our parameter that it fills."""
 
     theirs: str  # without the family's prefix
     ours: str
@@ -287,7 +155,7 @@ class Piece:
     d_head: int = 0  # where rows go head by head
 
     def view(self, parameter: Tensor) -> Tensor:
-        """The part of our parameter in the order in which they lay it out, its axes perhaps split further."""
+        """The part of our parameter in their order, its axes perhaps split further."""
         part = parameter[self.rows]
         match self.form:
             case "columns" if part.ndim == 2:
@@ -306,7 +174,7 @@ class Piece:
 
 
 def layout(model: Transformer, family: Family) -> Iterator[Piece]:
-    """Every stored tensor that makes up the parameters of `model`; what is shared comes once."""
+    """Every stored tensor of the parameters of `model`; a shared one comes once."""
     family = family.suit(family, model.config)
     for ours, parameter in model.named_parameters():
         names, form = family.theirs(ours)
@@ -314,7 +182,7 @@ def layout(model: Transformer, family: Family) -> Iterator[Piece]:
         if ".qkv." in ours:
             stack = model.config.stacks[ours.split(".")[1]]
             d_head = stack.d_head
-            if len(names) == 3:  # of which the last two may be shared
+            if len(names) == 3:  # heads may share k and v
                 sizes = [heads * d_head for heads in (stack.n_heads, stack.kv_heads, stack.kv_heads)]
         start = 0
         for theirs, size in zip(names, sizes, strict=True):

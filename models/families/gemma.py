@@ -7,14 +7,14 @@ normalises queries and keys instead of capping, and turns them by other angles w
 from typing import Any
 
 from interp.config import Gated, Local, RMSNorm, StackConfig, TransformerConfig
-from models.families.family import Fields, named_family, with_output
+from models.families.family import named_family
+from models.families.fields import Fields, with_output
 from models.families.llama import common, leave_out, stack
-from models.families.local_attention import FULL, NEAR, layer_types, near, window
-from models.families.rotation import stated, two_rotaries
+from models.families.local_attention import FULL, NEAR, layer_types, local_layers, window
+from models.families.rotation import rope_fields, two_rotaries
 
 
 def _config(fields: Fields) -> TransformerConfig:
-    fields.only(hidden_activation="gelu_pytorch_tanh")
     name = fields.activation("hidden_act", "gelu_pytorch_tanh")
     # the first files say gelu and mean its approximation
     mlp = Gated("gelu_tanh" if name == "gelu" else name)
@@ -23,25 +23,24 @@ def _config(fields: Fields) -> TransformerConfig:
 
 def _gemma2_config(fields: Fields) -> TransformerConfig:
     n_layers, size = fields.size("num_hidden_layers"), fields.size("sliding_window", 4096)
-    layers = near(fields, [layer % 2 == 0 for layer in range(n_layers)])
+    layers = local_layers(fields, [layer % 2 == 0 for layer in range(n_layers)])
     return _later(fields, caps=(50.0, 30.0), local=Local(layers, size - 1))
 
 
 def _gemma3_config(fields: Fields) -> TransformerConfig:
     n_layers, size = fields.size("num_hidden_layers"), fields.size("sliding_window", 4096)
     interval = fields.size("sliding_window_pattern", 6)
-    layers = near(fields, [(layer + 1) % interval > 0 for layer in range(n_layers)])
+    layers = local_layers(fields, [(layer + 1) % interval > 0 for layer in range(n_layers)])
     scaling, d_head = fields.inner("rope_scaling"), fields.size("head_dim", 256)
     bases = fields.number("rope_theta", 1e6), fields.number("rope_local_base_freq", 1e4)
     everywhere, nearby = two_rotaries(fields, d_head, bases, scaling.raw)
-    fields.only(attn_logit_softcapping=None)  # which they read and never apply
+    fields.only(attn_logit_softcapping=None)  # their code reads it and never applies it
     local = Local(layers, size - 1, nearby)
     return _later(fields, caps=(None, None), local=local, positions=everywhere, qk_norm="head")
 
 
 def _later(fields: Fields, caps: tuple[float | None, float | None], **parts: Any) -> TransformerConfig:
-    """What Gemma 2 and 3 share; `caps` of scores and logits are those of files that say nothing of them."""
-    fields.only(hidden_act="gelu_pytorch_tanh")
+    """What Gemma 2 and 3 share; `caps` of scores and logits count where the file says nothing."""
     mlp = Gated(fields.activation("hidden_activation", "gelu_pytorch_tanh"))
     scale = fields.number("query_pre_attn_scalar", 256.0) ** -0.5
     cap = _cap(fields, "attn_logit_softcapping", caps[0])
@@ -55,7 +54,6 @@ def _cap(fields: Fields, key: str, default: float | None) -> float | None:
 
 
 def _stack(fields: Fields, **parts: Any) -> StackConfig:
-    fields.only(use_bidirectional_attention=False)
     bias, norm = fields.flag("attention_bias", False), RMSNorm(fields.number("rms_norm_eps", 1e-6), offset=1.0)
     scale = fields.size("hidden_size") ** 0.5
     return stack(fields, head_dim=256, attention_bias=bias, norm=norm, embedding_scale=scale, **parts)
@@ -79,12 +77,14 @@ def _gemma3_raw(config: TransformerConfig) -> dict[str, Any]:
     nearby = stack.local.positions if stack.local else None
     return _gemma2_raw(config) | {
         "rope_parameters": {
-            FULL: stated(stack.positions, stack.d_head),
-            NEAR: stated(nearby or stack.positions, stack.d_head),
+            FULL: rope_fields(stack.positions, stack.d_head),
+            NEAR: rope_fields(nearby or stack.positions, stack.d_head),
         },
     }
 
 
-GEMMA = named_family("gemma", _config, common)
-GEMMA2 = named_family("gemma2", _gemma2_config, _gemma2_raw)
-GEMMA3 = named_family("gemma3_text", _gemma3_config, _gemma3_raw)
+FAMILIES = [
+    named_family("gemma", _config, common),
+    named_family("gemma2", _gemma2_config, _gemma2_raw),
+    named_family("gemma3_text", _gemma3_config, _gemma3_raw),
+]

@@ -1,4 +1,4 @@
-"""Our own format, for what no family can say: the configuration spelled out as JSON, weights under our own names.
+"""Our own format, for what no family can express: the configuration as JSON, weights under our own names.
 
 A part is an object that names its kind, as `models.plain_tables` reads it: {"kind": "Rotary", "base": 10000.0, ...}.
 """
@@ -9,7 +9,8 @@ from typing import Any
 from interp import config as parts
 from interp.config import TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, Form
+from models.families.family import Family, rows
+from models.families.fields import Fields
 from models.plain_tables import Reader
 
 KINDS: dict[str, type[Any]] = {
@@ -39,17 +40,5 @@ def _spelled(value: Any) -> Any:
     return [_spelled(each) for each in value] if isinstance(value, tuple) else value
 
 
-class InterpFamily(Family):
-    """Weights have the names of our parameters."""
-
-    @property
-    def head(self) -> str:
-        """The output layer's weight."""
-        return "output.weight"
-
-    def theirs(self, parameter: str) -> tuple[list[str], Form]:
-        """The parameter itself."""
-        return [parameter], "rows"
-
-
-FAMILY = InterpFamily("interp", config, raw, harmless=frozenset({"tie_word_embeddings"}))
+# weights that a family does not name have our names
+FAMILY = Family("interp", config, raw, {"output": rows("output")}, harmless=frozenset({"tie_word_embeddings"}))

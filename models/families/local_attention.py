@@ -1,35 +1,31 @@
-"""Which layers see the tokens of a window alone: how a config.json says it, and how we state it."""
+"""Which layers see only the tokens of a window? How a config.json says it, and how we write it."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from interp.config import Local, StackConfig
 from interp.errors import InputError
-from models.families.family import Fields
+from models.families.fields import Fields
 
 FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls the two kinds
 
 
 def layers_called(name: str, kinds: Sequence[str], n_layers: int, pair: Sequence[str], stated: Any) -> tuple[int, ...]:
-    """The layers of the second of the `pair` of kinds.
-
-    Raises:
-        InputError: other kinds of layers, or too few or many.
-    """
+    """The layers of the second kind in the `pair`; InputError if there are other kinds, or too few or many."""
     if len(kinds) != n_layers or not {*kinds} <= {*pair}:
         expected = " or ".join(f'"{kind}"' for kind in pair)
         raise InputError(f"config.json: {name} must call each of {n_layers} layers {expected}, got {stated!r}")
     return tuple(layer for layer, kind in enumerate(kinds) if kind == pair[1])
 
 
-def near(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:
-    """The layers that see near tokens alone: as `layer_types` says, or by default."""
+def local_layers(fields: Fields, default: Sequence[bool]) -> tuple[int, ...]:
+    """The layers that see only near tokens, by `layer_types` or by default."""
     kinds = fields.names("layer_types", [NEAR if slides else FULL for slides in default])
     return layers_called("layer_types", kinds, len(default), (FULL, NEAR), kinds)
 
 
-def all_near(fields: Fields, default: int | None = None) -> Local | None:
-    """Layers that all see the tokens of one window; null where there is none, by default that of `default` tokens."""
+def shared_window(fields: Fields, default: int | None = None) -> Local | None:
+    """One window for all layers, of `default` tokens where the file has none; None where it says null."""
     fields.get("sliding_window")
     if fields.raw.get("sliding_window", default) is None:
         return None

@@ -1,4 +1,4 @@
-"""ModernBERT (Warner 2024): a pre-norm encoder with rotary positions; most layers see near tokens alone.
+"""ModernBERT (Warner 2024): a pre-norm encoder with rotary positions; most layers see only near tokens.
 
 Local layers rotate at a base of their own; the embedding's norm serves the first attention too.
 """
@@ -6,14 +6,14 @@ Local layers rotate at a base of their own; the embedding's norm serves the firs
 from typing import Any
 
 from interp.config import Gated, LayerNorm, Local, StackConfig, TransformerConfig
-from models.families import bert
-from models.families.family import Fields, activation_name, named_family
-from models.families.local_attention import FULL, NEAR, near
-from models.families.rotation import stated, two_rotaries
-from models.families.sizes import Sizes
+from models.families.bert import masked_words
+from models.families.family import named_family
+from models.families.fields import Fields, Sizes, activation_name
+from models.families.local_attention import FULL, NEAR, local_layers
+from models.families.rotation import rope_fields, two_rotaries
 
 SIZES = Sizes.named("modernbert")
-PADDING = 50_283  # their default, which no smaller vocabulary has; it says which embedding is not trained
+PADDING = 50_283  # their default id of the untrained embedding, beyond smaller vocabularies
 
 
 def _config(fields: Fields) -> TransformerConfig:
@@ -23,7 +23,7 @@ def _config(fields: Fields) -> TransformerConfig:
     bases = fields.number("global_rope_theta", 160_000.0), fields.number("local_rope_theta", 10_000.0)
     full, nearby = two_rotaries(fields, sizes["d_head"], bases, {})
     interval = fields.size("global_attn_every_n_layers", 3)  # of older files
-    layers = near(fields, [layer % interval > 0 for layer in range(sizes["n_layers"])])
+    layers = local_layers(fields, [layer % interval > 0 for layer in range(sizes["n_layers"])])
     reach = fields.size("local_attention", 128) // 2
     encoder = StackConfig(
         **sizes,
@@ -38,7 +38,7 @@ def _config(fields: Fields) -> TransformerConfig:
     )
     activation = fields.activation("classifier_activation", "gelu")
     biases = {"bias": fields.flag("classifier_bias", False), "output_bias": fields.flag("decoder_bias", True)}
-    return bert.masked_words(fields, encoder, activation, **biases)
+    return masked_words(fields, encoder, activation, **biases)
 
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
         "mlp_bias": isinstance(stack.mlp, Gated) and stack.mlp.bias,
         "layer_types": [NEAR if layer in local.layers else FULL for layer in range(stack.n_layers)],
         "local_attention": 128 if local.reach is None else 2 * local.reach,
-        "rope_parameters": {FULL: stated(stack.positions, stack.d_head), NEAR: stated(nearby, stack.d_head)},
+        "rope_parameters": {FULL: rope_fields(stack.positions, stack.d_head), NEAR: rope_fields(nearby, stack.d_head)},
     }
     if stack.d_vocab <= PADDING:
         fields["pad_token_id"] = 0
@@ -62,4 +62,4 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
     return fields
 
 
-FAMILY = named_family("modernbert", _config, _raw)
+FAMILIES = [named_family("modernbert", _config, _raw)]

@@ -1,4 +1,4 @@
-"""The original transformer (Vaswani 2017): the configuration whose every part the paper names."""
+"""The original transformer (Vaswani 2017), every part as in the paper."""
 
 import math
 from dataclasses import replace
@@ -18,11 +18,11 @@ def original(
     target_start: int | None = None,
     target_end: int | None = None,
 ) -> TransformerConfig:
-    """The base model of the paper's table 3, or one of other sizes; `interp.Transformer` of it has random weights.
+    """The base model of the paper's table 3, or one of other sizes; `interp.Transformer` gives it random weights.
 
-    Sines and cosines, interleaved, are added to embeddings (3.5), which are multiplied by sqrt(d_model) and are one
-    matrix for source, target and output layer (3.4); norms follow each sum (3.1); projections of heads have no bias
-    (3.2.2), feed-forwards with ReLU have (3.3).
+    Interleaved sines and cosines are added to embeddings (3.5). Embeddings are multiplied by sqrt(d_model); one matrix
+    serves source, target and output layer (3.4). Norms follow each sum (3.1). Projections of heads have no bias
+    (3.2.2); feed-forwards have biases and ReLU (3.3).
 
     Args:
         d_vocab: the vocabulary that source and target share; about 37,000 for English and German (5.1).

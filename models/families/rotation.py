@@ -1,4 +1,4 @@
-"""How a config.json states the rotation of queries and keys, in new files and old, and how we state it."""
+"""How a config.json, new or old, states the rotation of queries and keys, and how we write it."""
 
 import math
 from collections.abc import Mapping
@@ -6,14 +6,14 @@ from typing import Any
 
 from interp.config import Interpolated, Positions, Rotary, Stretched, Yarn
 from interp.errors import InputError
-from models.families.family import Fields
+from models.families.fields import Fields
 from models.families.local_attention import FULL, NEAR
 
 
 def rotary(fields: Fields, d_head: int, *, base: float = 10_000.0, share: float | None = None) -> Rotary:
     """The rotation, from `rope_parameters` or, in older files, `rope_theta` and `rope_scaling`.
 
-    `base` and `share` (of a head's dimensions that turn) hold where the file is silent; no `share`: all turn.
+    `base` and `share` (of a head's dimensions that turn) are defaults; without a `share` all turn.
     """
     parameters, scaling = fields.inner("rope_parameters"), fields.inner("rope_scaling")
     rope = scaling if scaling.raw else parameters
@@ -42,13 +42,13 @@ def one_rotary(rope: Fields, d_head: int, base: float, n_ctx: int, share: float 
 def two_rotaries(
     fields: Fields, d_head: int, bases: tuple[float, float], scaling: Mapping[str, Any]
 ) -> tuple[Rotary, Rotary]:
-    """The rotations of layers that see everything and of those that see a window; `bases` are those of older files."""
+    """The rotations of layers that see everything and of layers that see a window; `bases` count in older files."""
     parameters, n_ctx = fields.inner("rope_parameters"), fields.size("max_position_embeddings")
     everywhere, nearby = parameters.inner(FULL), parameters.inner(NEAR)
     parameters.rest(())
     everywhere = Fields({**everywhere.raw, **scaling})
     for rope in (everywhere, nearby):
-        rope.only(partial_rotary_factor=1.0, truncate=True)  # theirs would not find these here
+        rope.only(partial_rotary_factor=1.0, truncate=True)  # their code would not find these here
     return one_rotary(everywhere, d_head, bases[0], n_ctx), one_rotary(nearby, d_head, bases[1], n_ctx)
 
 
@@ -87,7 +87,7 @@ def _length(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
-def stated(positions: Positions | None, d_head: int) -> dict[str, Any]:
+def rope_fields(positions: Positions | None, d_head: int) -> dict[str, Any]:
     """`rope_parameters` for ours."""
     if not isinstance(positions, Rotary):
         return {}

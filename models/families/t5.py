@@ -1,4 +1,4 @@
-"""T5 (Raffel 2020): an encoder and a decoder told positions by buckets of distances on the scores, which have no scale.
+"""T5 (Raffel 2020): an encoder and a decoder with buckets of distances on the scores, which have no scale.
 
 The first version has ReLU, and scales the stream before an output layer that is the embedding; version 1.1 (and
 FLAN-T5) has a gated GELU and an output layer of its own, unscaled.
@@ -8,23 +8,23 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from interp.config import Activation, Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
+from interp.config import Buckets, Gated, Plain, RMSNorm, StackConfig, TransformerConfig
 from interp.errors import InputError
-from models.families.family import Family, Fields, Theirs, named_family, parts_of
-from models.families.sizes import Sizes
+from models.families.family import Family, Theirs, named_family
+from models.families.fields import Fields, Sizes
 from models.families.target_ids import ids_of, target_ids
 
 SIZES = Sizes.named("t5")
-TRAINED = 512  # the length that it was trained with: distances are known at any
-# their names of feed-forwards, the activation in their words and in ours; "gated-gelu" is an approximation of GELU
-SHAPES: dict[str, tuple[str, Activation]] = {
-    "relu": ("relu", "relu"),
-    "gelu": ("gelu", "gelu"),
-    "gelu_new": ("gelu_new", "gelu_tanh"),
-    "silu": ("silu", "silu"),
-    "gated-relu": ("relu", "relu"),
-    "gated-gelu": ("gelu_new", "gelu_tanh"),
-    "gated-silu": ("silu", "silu"),
+TRAINED = 512  # the length in training; distances are defined at any length
+# their names of feed-forwards, the activation in their words, and ours; "gated-gelu" is an approximation of GELU
+SHAPES: dict[str, tuple[str, Plain | Gated]] = {
+    "relu": ("relu", Plain("relu", bias=False)),
+    "gelu": ("gelu", Plain("gelu", bias=False)),
+    "gelu_new": ("gelu_new", Plain("gelu_tanh", bias=False)),
+    "silu": ("silu", Plain("silu", bias=False)),
+    "gated-relu": ("relu", Gated("relu")),
+    "gated-gelu": ("gelu_new", Gated("gelu_tanh")),
+    "gated-silu": ("silu", Gated("silu")),
 }
 
 
@@ -59,16 +59,15 @@ def _feed_forward(fields: Fields) -> Plain | Gated:
         raise InputError(
             f"config.json: feed_forward_proj {name!r} is not supported, expected one of {', '.join(SHAPES)}"
         )
-    theirs, activation = SHAPES[name]
-    gated = name.startswith("gated-")
-    fields.only(dense_act_fn=theirs, is_gated_act=gated)
-    return Gated(activation) if gated else Plain(activation, bias=False)
+    theirs, mlp = SHAPES[name]
+    fields.only(dense_act_fn=theirs, is_gated_act=isinstance(mlp, Gated))
+    return mlp
 
 
-def _settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
-    """Their fields with what is known of the output layer.
+def _with_output_fields(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
+    """Their fields with what is known about the output layer.
 
-    `tie_word_embeddings` says in old files whether the stream is scaled too; new ones say that of its own, and then
+    In old files `tie_word_embeddings` also says whether the stream is scaled. New files have a field for that, and then
     only the weights tell whether there is an output layer.
     """
     tied = raw.get("tie_word_embeddings") is not False
@@ -79,12 +78,7 @@ def _settled(raw: Mapping[str, Any], stored: Collection[str]) -> dict[str, Any]:
 
 def _raw(config: TransformerConfig) -> dict[str, Any]:
     encoder, decoder = config.encoder or config.last, config.last
-    activation, _ = parts_of(encoder)
     buckets = encoder.positions if isinstance(encoder.positions, Buckets) else None
-    gated = isinstance(encoder.mlp, Gated)
-    shape = (
-        name for name, (theirs, _) in SHAPES.items() if theirs == activation and name.startswith("gated-") == gated
-    )
     return {
         "is_encoder_decoder": True,
         **SIZES.written(encoder),
@@ -92,14 +86,14 @@ def _raw(config: TransformerConfig) -> dict[str, Any]:
         "num_decoder_layers": decoder.n_layers,
         "relative_attention_num_buckets": buckets and buckets.n_buckets,
         "relative_attention_max_distance": buckets and buckets.max_distance,
-        "feed_forward_proj": next(shape, None),
+        "feed_forward_proj": next((name for name, (_, mlp) in SHAPES.items() if mlp == encoder.mlp), None),
         "tie_word_embeddings": config.output == "tied",
         "scale_decoder_outputs": config.output_scale != 1,
         **ids_of(config),
     }
 
 
-def _suited(family: Family, config: TransformerConfig) -> Family:
+def _with_gate_names(family: Family, config: TransformerConfig) -> Family:
     """The gate under its own name where there is one."""
     if not isinstance(config.last.mlp, Gated):
         return family
@@ -111,4 +105,4 @@ def _suited(family: Family, config: TransformerConfig) -> Family:
     return replace(family, weights={**family.weights, **gates})
 
 
-FAMILY = named_family("t5", _config, _raw, suit=_suited, settle=_settled)
+FAMILIES = [named_family("t5", _config, _raw, suit=_with_gate_names, settle=_with_output_fields)]

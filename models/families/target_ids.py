@@ -1,6 +1,6 @@
-"""How a decoder with an encoder begins and ends what it writes: ids in config.json and generation_config.json.
+"""How a decoder with an encoder begins and ends its text: ids in config.json and generation_config.json.
 
-Of how the next token is chosen these files say more (beams, penalties of repetition): that is left to who generates.
+These files also say how the next token is chosen (beams, penalties of repetition), which the caller decides.
 """
 
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 
 from interp.config import TransformerConfig, Writing
 from interp.errors import InputError
-from models.families.family import Fields
+from models.families.fields import Fields
 
 START, ENDS, FIRST, LAST = "decoder_start_token_id", "eos_token_id", "forced_bos_token_id", "forced_eos_token_id"
 NEVER = "bad_words_ids"
@@ -17,7 +17,7 @@ NEVER = "bad_words_ids"
 def target_ids(fields: Fields) -> dict[str, Any]:
     """The ids, as arguments of TransformerConfig.
 
-    Where no file names an end there is none: a text then goes on until it is long enough.
+    Without a named end, a text goes on until it is long enough.
     """
     ends, never = fields.get(ENDS), fields.get(NEVER) or []
     if not isinstance(never, list | tuple) or not all(isinstance(word, list | tuple) and word for word in never):
@@ -45,7 +45,7 @@ def ids_of(config: TransformerConfig) -> dict[str, Any]:
 
 
 def with_generation(raw: Mapping[str, Any], generation: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of config.json with those of generation_config.json, which count where there is such a file."""
+    """The fields of config.json with those of generation_config.json, which win."""
     stated = {key: generation.get(key) for key in (ENDS, FIRST, LAST, NEVER)}
     start = generation.get(START)
     return {**raw, **stated, START: raw.get(START) if start is None else start}

@@ -1,7 +1,7 @@
 """Directories in Hugging Face's format: config.json, safetensors weights (one file or shards), tokenizer.json.
 
-Everything is checked before a weight is read, so that a model that loads computes what its files say. Weights go
-straight into the parameters that they fill; pickles, which can run code, are never opened.
+Everything is checked before a weight is read, so a model that loads computes what its files say. Weights go straight
+into the parameters that they fill. Pickles can run code and are never opened.
 """
 
 from models.huggingface.loader import described, read, read_tokenizer, read_tokenizers

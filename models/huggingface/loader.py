@@ -1,4 +1,4 @@
-"""From a directory to a model. All is checked before a weight is read, and weights go straight to where they belong."""
+"""From a directory to a model. Everything is checked before a weight is read, and weights go straight into place."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -18,18 +18,10 @@ from models.block_devices import Placement, weight_devices
 from models.families import FAMILIES
 from models.families import target_ids as writing
 from models.families.family import Family, layout
-from models.huggingface.model_files import (
-    CONFIG,
-    GENERATION,
-    TARGET_TOKENIZER,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    file_states,
-    read_json,
-    weight_files,
-)
+from models.huggingface import model_files as files
+from models.huggingface.model_files import read_json
 from models.huggingface.tokenizer_growth import check_growth
-from models.placement import check_computed, check_copies, check_fit, copies, named, settled_by
+from models.placement import check_computed, check_copies, check_fit, copies, fill, weights_by_name, with_output_fields
 from models.plain_tables import nearest
 from models.tensor_files import Stored, read_header
 
@@ -45,7 +37,7 @@ def read(
     if quantize is not None:
         quantizing.require(quantize, dtype)
     raw, family, stored, config = described(directory)
-    states = file_states(directory)
+    states = files.file_states(directory)
     with torch.device("meta"):  # shapes without memory, and without drawing random weights
         model = Transformer(config, *read_tokenizers(directory, config))
     model.source, model.files, model.family = directory, states, raw["model_type"]
@@ -53,17 +45,12 @@ def read(
     check_fit(model, stored, pieces, family, directory)
     devices = weight_devices(model, placement, 1 if quantize is None else 1 / dtype.itemsize)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):
-        shape = model.get_parameter(ours)  # of `empty_like` without memory torch asks its compiler, which takes long
+        shape = model.get_parameter(ours)  # `empty_like` without memory asks torch's compiler, which is slow
         value = torch.empty_strided(shape.shape, shape.stride(), dtype=dtype, device=devices[ours])
-        for piece in parts:
-            if piece.theirs in stored:
-                with inside(f"{directory}: {piece.theirs}"):
-                    stored[piece.theirs].fill(piece.view(value))
-            else:
-                piece.view(value).zero_()
+        fill(value, parts, stored, directory)
         module, _, leaf = ours.rpartition(".")
         setattr(model.get_submodule(module), leaf, nn.Parameter(value))
-        if quantize is not None:  # at once, so that no more than one matrix is whole
+        if quantize is not None:  # at once, so that at most one matrix is unrounded
             quantizing.replace(model, ours)
     model.tie()
     piece_of = {piece.theirs: piece for piece in pieces}
@@ -74,20 +61,20 @@ def read(
 
 
 def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored], TransformerConfig]:
-    """What the files in `directory` say: their fields, their family, their tensors, and our configuration of all that.
+    """What the files in `directory` say: their fields, family and tensors, and our configuration.
 
     Raises:
         InputError: as `read`.
     """
-    raw = read_json(directory / CONFIG)
-    elsewhere = f'what TransformerLens can load, the name "lens:{directory}" gives'
+    raw = read_json(directory / files.CONFIG)
+    elsewhere = f'the name "lens:{directory}" gives what TransformerLens can load'
     family = family_of(raw, directory, elsewhere)
-    if family.two_stacks and (directory / GENERATION).is_file():
-        raw = writing.with_generation(raw, read_json(directory / GENERATION))
-    headers = [read_header(file) for file in weight_files(directory)]
-    stored = named(family, {name: tensor for header in headers for name, tensor in header.items()})
+    if family.two_stacks and (directory / files.GENERATION).is_file():
+        raw = writing.with_generation(raw, read_json(directory / files.GENERATION))
+    headers = [read_header(file) for file in files.weight_files(directory)]
+    stored = weights_by_name(family, {name: tensor for header in headers for name, tensor in header.items()})
     with inside(str(directory)):
-        config = family.config(settled_by(stored, family, raw))
+        config = family.config(with_output_fields(stored, family, raw))
         layers = sum(stack.n_layers for stack in config.stacks.values())
         if layers > len(stored):  # before so many are built
             raise InputError(f"config.json asks for {layers:,} layers, but the weights hold {len(stored):,} tensors")
@@ -95,7 +82,7 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
 
 
 def family_of(raw: Mapping[str, Any], owner: object, elsewhere: str = "") -> Family:
-    """The family that `model_type` names; `elsewhere` says what else could bring one of another family."""
+    """The family that `model_type` names; `elsewhere` says how else a model of another family can be loaded."""
     name = raw.get("model_type")
     if not isinstance(name, str):
         raise InputError(f"{owner}: config.json lacks 'model_type', one of {', '.join(FAMILIES)}")
@@ -118,15 +105,15 @@ def family_of(raw: Mapping[str, Any], owner: object, elsewhere: str = "") -> Fam
 
 
 def read_tokenizers(directory: Path, config: TransformerConfig) -> tuple[Tokenizer | None, Tokenizer | None]:
-    """What tokenizes for the first stack and, where there is a decoder beside an encoder, for that; None for none.
+    """The tokenizer of the first stack and, in an encoder-decoder, of the decoder; None where there is none.
 
     Raises:
-        InputError: a file is damaged, or gives ids that the embedding has no row for.
+        InputError: a file is damaged, or gives ids for which the embedding has no row.
     """
     first, last = next(iter(config.stacks.values())), config.last
     tokenizer = read_tokenizer(directory)
-    target = read_tokenizer(directory, TARGET_TOKENIZER) if len(config.stacks) > 1 else None
-    for loaded, stack, name in ((tokenizer, first, TOKENIZER), (target, last, TARGET_TOKENIZER)):
+    target = read_tokenizer(directory, files.TARGET_TOKENIZER) if len(config.stacks) > 1 else None
+    for loaded, stack, name in ((tokenizer, first, files.TOKENIZER), (target, last, files.TARGET_TOKENIZER)):
         check_tokenizer(loaded, stack, f"{directory}: {name}")
     return tokenizer, target
 
@@ -140,7 +127,7 @@ def check_tokenizer(tokenizer: Tokenizer | None, stack: StackConfig, called: str
         )
 
 
-def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:
+def read_tokenizer(directory: Path, name: str = files.TOKENIZER) -> Tokenizer | None:
     """The tokenizer of that name in `directory`; None where there is none.
 
     Raises:
@@ -152,7 +139,7 @@ def read_tokenizer(directory: Path, name: str = TOKENIZER) -> Tokenizer | None:
         text = whole(directory / name)
         check_growth(text)
         backend = tokenizing(lambda: Backend.from_str(text))
-    settings = read_json(directory / TOKENIZER_CONFIG) if (directory / TOKENIZER_CONFIG).is_file() else {}
+    settings = read_json(directory / files.TOKENIZER_CONFIG) if (directory / files.TOKENIZER_CONFIG).is_file() else {}
     start = settings.get("bos_token") if settings.get("add_bos_token") is True else None
     start = start.get("content") if isinstance(start, dict) else start
     with inside(f"{directory / name} is not usable as a tokenizer"):

@@ -1,4 +1,4 @@
-"""The files of a model directory: what they are called, and which of them hold the weights."""
+"""The files of a model directory: their names, and which of them hold the weights."""
 
 import hashlib
 import json
@@ -18,12 +18,12 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 PICKLES = {".bin", ".ckpt", ".pickle", ".pkl", ".pt", ".pth"}
 TOKENIZER, TOKENIZER_CONFIG = "tokenizer.json", "tokenizer_config.json"
 TARGET_TOKENIZER, GENERATION = "target_tokenizer.json", "generation_config.json"
-LARGE = 1 << 26  # bytes: fewer are hashed in a moment, so nothing is kept of them
+LARGE = 1 << 26  # bytes: hashing fewer takes a moment, so their digest is not kept
 SETTLED = 2_000_000_000  # nanoseconds: a file may change twice in one tick of a clock
 FileState = tuple[Path, tuple[int, ...]]
 _OF_MODEL = {
     *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, TARGET_TOKENIZER, GENERATION),
-    # what `transformers` makes a tokenizer of, beside tokenizer.json or where there is none
+    # what `transformers` makes a tokenizer of, with tokenizer.json or without
     *("added_tokens.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 }
@@ -33,7 +33,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        InputError: the file is missing, or is no JSON object.
+        InputError: the file is missing or is no JSON object.
     """
     if not path.is_file():
         raise InputError(f"no {path.name} in {path.parent}: a model directory has one")
@@ -76,7 +76,7 @@ def weight_files(directory: Path) -> list[Path]:
 
 
 def names_of_model(directory: Path) -> set[str]:
-    """The files in a directory that are called as those of a model are: weights, configuration, tokenizer."""
+    """The files in a directory with names of a model's files: weights, configuration, tokenizer."""
     names = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
     return {name for name in names if name in _OF_MODEL or re.fullmatch(r"model-\d+-of-\d+\.safetensors", name)}
 
@@ -87,12 +87,12 @@ def weights_digest(directory: Path) -> str:
 
 
 def file_states(directory: Path) -> tuple[FileState, ...]:
-    """The weight files, and what the system says of each: where it lies, its size, and when it was written."""
+    """The weight files, and the state of each: its place, its size, and when it was written."""
     return tuple((file.absolute(), _state(file)) for file in weight_files(directory))
 
 
 def digest_as_read(states: Collection[FileState]) -> str | None:
-    """SHA-256 of weight files' bytes; None where one was written over or removed since, or there are none."""
+    """SHA-256 of weight files' bytes; None if there are none, or one was overwritten or removed since."""
     files = [file for file, _ in states]
     with suppress(OSError):
         if files and all(_state(file) == state for file, state in states):
@@ -106,13 +106,13 @@ def _state(file: Path) -> tuple[int, ...]:
 
 
 def files_digest(files: Iterable[Path]) -> str:
-    """SHA-256 of files' bytes one after another; of `LARGE` ones it is kept in the user's cache until one changes."""
+    """SHA-256 of files' bytes in order; for `LARGE` files it is kept in the user's cache until one changes."""
     files, kept = [*files], {}
     states = [_state(file) for file in files]
     key = hashlib.sha256(repr([*map(os.path.realpath, files), states]).encode()).hexdigest()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "interp", "digests.json")
     is_large = sum(size for _, _, size, _, _ in states) >= LARGE and cache.is_absolute()
-    with suppress(OSError, TypeError, ValueError, RecursionError):  # it is missing or damaged
+    with suppress(OSError, TypeError, ValueError, RecursionError):  # the cache is missing or damaged
         if is_large and {cache.stat().st_uid, cache.parent.stat().st_uid} == {getattr(os, "geteuid", int)()}:
             kept = dict(json.loads(whole(cache, 1 << 20)))
     if re.fullmatch("[0-9a-f]{64}", str(kept.get(key))):

@@ -1,4 +1,4 @@
-"""From a model to a directory that `transformers` reads too, whole or not there at all."""
+"""From a model to a directory that `transformers` reads too; it is written whole or not at all."""
 
 import json
 import os
@@ -16,30 +16,22 @@ from models import quantization as quantizing
 from models.families import FAMILIES
 from models.families import target_ids as writing
 from models.families.family import Family, layout
+from models.huggingface import model_files as files
 from models.huggingface.loader import family_of
-from models.huggingface.model_files import (
-    CONFIG,
-    GENERATION,
-    TARGET_TOKENIZER,
-    TOKENIZER,
-    TOKENIZER_CONFIG,
-    WEIGHTS,
-    names_of_model,
-    read_json,
-)
+from models.huggingface.model_files import CONFIG, names_of_model, read_json
 from models.tensor_files import write
 
 
 def save(model: Model, directory: str | Path, family: str | None = None) -> None:
     """Write `model` as a directory that `transformers` reads too; `read` is the inverse.
 
-    The directory is written beside and takes the place of an earlier one whole, so no reader sees parts of two models.
-    Weights, configuration and tokenizer of the earlier model go; all other files in it stay. Without a `family`, it is
-    the one that the model was read from, or else the first that can say what the model is made of.
+    A new directory replaces an earlier one whole, so no reader sees parts of two models. Weights, configuration and
+    tokenizer of the earlier model go; all other files in it stay. The default `family` is the one that the model was
+    read from, or else the first that can express the model.
 
     Raises:
-        InputError: no family, or not this one, can say what the model is made of; `directory` is no directory, has
-            files by these names that are no model's, or is the one that the program runs in; the disk is full.
+        InputError: the family, or every family, cannot express the model; `directory` is no directory, is the working
+            directory, or has files with these names that belong to no model; the disk is full.
     """
     if not isinstance(model, Transformer):
         source = getattr(model, "source", None)
@@ -59,12 +51,12 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
         sweep_beside(directory)
         with replacing(directory) as part:
             part.mkdir()
-            write(part / WEIGHTS, tensors)
+            write(part / files.WEIGHTS, tensors)
             settings = _write_tokenizer(model, part)
             dtype = str(next(iter(parameters.values())).dtype).removeprefix("torch.")
             _write(part / CONFIG, settings | raw | {"dtype": dtype})
             if kind.two_stacks:
-                _write(part / GENERATION, writing.ids_of(model.config))
+                _write(part / files.GENERATION, writing.ids_of(model.config))
             _carry_over(directory, part)
     except OSError as error:
         raise InputError(f"the model could not be written to {directory}: {error.strerror or error}") from error
@@ -78,26 +70,26 @@ def _check_place(directory: Path) -> None:
     """Refuse a place that holds anything but a model."""
     check_kind(directory, stat.S_IFDIR)
     if Path.cwd().is_relative_to(directory):
-        raise InputError(f"the program runs in {directory}, which no other can replace: give a directory in it")
+        raise InputError(f"the program runs in {directory}, so it cannot be replaced: give a directory in it")
     names = names_of_model(directory)
     if names and (CONFIG not in names or "model_type" not in read_json(directory / CONFIG)):
-        raise InputError(f"{directory} holds {min(names)}, which is no model's: choose another directory")
+        raise InputError(f"{directory} holds {min(names)}, which belongs to no model: choose another directory")
 
 
 def _expression(model: Transformer, directory: Path, family: str | None) -> tuple[Family, dict[str, Any]]:
-    """A family that can say what the model is made of, and its config.json."""
+    """A family that can express the model, and its config.json."""
     names = [family] if family else list(dict.fromkeys([*([model.family] if model.family else []), *FAMILIES]))
     for name in names:
         kind = family_of({"model_type": name}, directory)
         raw = kind.raw(model.config)
-        with suppress(InputError):  # it says what it cannot
-            if settled(kind.config(raw)) == settled(model.config):
+        with suppress(InputError):  # the family cannot express it
+            if spelled_out(kind.config(raw)) == spelled_out(model.config):
                 return kind, raw
     formats = f"the {family} format cannot" if family else f"none of the formats {', '.join(FAMILIES)} can"
     raise InputError(f"{formats} express this model: {model.config}")
 
 
-def settled(config: TransformerConfig) -> TransformerConfig:
+def spelled_out(config: TransformerConfig) -> TransformerConfig:
     """The same with defaults spelled out, so that equal models compare equal."""
     stacks = {
         name: replace(stack, n_kv_heads=stack.kv_heads, scale=stack.score_scale)
@@ -107,19 +99,19 @@ def settled(config: TransformerConfig) -> TransformerConfig:
 
 
 def _write_tokenizer(model: Transformer, directory: Path) -> dict[str, Any]:
-    """Write what tokenizes for `model`; returns what its config.json says about it."""
+    """Write the tokenizers; returns what config.json says about them."""
     tokenizer, target = model.tokenizer, model.target_tokenizer
     if target is not None and target is not tokenizer:
-        _write(directory / TARGET_TOKENIZER, target.backend.to_str(pretty=True))
+        _write(directory / files.TARGET_TOKENIZER, target.backend.to_str(pretty=True))
     if tokenizer is None:
         return {"bos_token_id": None, "eos_token_id": None}
-    _write(directory / TOKENIZER, tokenizer.backend.to_str(pretty=True))  # its own `save` raises errors of no kind
+    _write(directory / files.TOKENIZER, tokenizer.backend.to_str(pretty=True))  # its own `save` raises plain exceptions
     settings: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": model.config.n_ctx}
     start = tokenizer.prefix[0] if len(tokenizer.prefix) == 1 and not tokenizer.suffix else None
     if start is not None:
         settings["bos_token"] = tokenizer.backend.id_to_token(start)
         settings["add_bos_token"] = not tokenizer.backend.encode("").ids  # its own template may add it already
-    _write(directory / TOKENIZER_CONFIG, settings)
+    _write(directory / files.TOKENIZER_CONFIG, settings)
     return {"bos_token_id": start, "eos_token_id": None}
 
 
@@ -129,7 +121,7 @@ def _write(path: Path, content: str | Mapping[str, Any]) -> None:
 
 
 def _carry_over(directory: Path, part: Path) -> None:
-    """Have the files in `directory` that are of no model in `part` too, by another name for the same file."""
+    """Link the files in `directory` that belong to no model into `part`."""
     names = names_of_model(directory)
     for path in directory.iterdir() if directory.is_dir() else ():
         if path.name in names:
@@ -143,5 +135,5 @@ def _carry_over(directory: Path, part: Path) -> None:
 def _link(path: Any, place: Any) -> None:
     try:
         os.link(path, place, follow_symlinks=False)
-    except OSError:  # a file system without such names
+    except OSError:  # a file system without links
         shutil.copy2(path, place, follow_symlinks=False)

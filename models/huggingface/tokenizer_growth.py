@@ -1,4 +1,4 @@
-"""How long may a text become on its way to tokens? Steps that each double it, in 2 kB of JSON, take all memory."""
+"""How long may a text become on its way to tokens? In 2 kB of JSON, steps that each double it take all memory."""
 
 import base64
 import json
@@ -12,18 +12,18 @@ from interp.errors import InputError
 LIMIT = 300  # characters or tokens that one character may become; no known tokenizer makes more than 72 of one
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _LISTS = ("normalizers", "pretokenizers", "processors", "decoders")  # of a sequence's steps
-# those that make a text no longer, or by a factor that does not grow where they follow each other
+# steps that make a text no longer, or by a factor that does not grow when they are repeated
 _STEADY = {
-    *("Sequence", "Replace", "Prepend", "Precompiled", "TemplateProcessing"),  # which have their sizes with them
+    *("Sequence", "Replace", "Prepend", "Precompiled", "TemplateProcessing"),  # their own fields tell the size
     *("NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "Strip", "StripAccents", "BertNormalizer"),
     *("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "Split", "Punctuation", "Digits", "CharDelimiterSplit"),
     *("UnicodeScripts", "FixedLength", "BertProcessing", "RobertaProcessing", "ByteFallback", "Fuse"),
 }
-_FACTORS = {"Metaspace": 2, "ByteLevel": 4}  # a space in front, a character for each byte; unknown ones as the largest
+_FACTORS = {"Metaspace": 2, "ByteLevel": 4}  # a space in front, a character for each byte; others: the largest
 
 
 def check_growth(text: str) -> None:
-    """Refuse a tokenizer.json that makes more than `LIMIT` characters of one, or is no JSON."""
+    """Refuse a tokenizer.json that is no JSON or makes more than `LIMIT` characters of one."""
     try:
         content = json.loads(text)
         steps = content if isinstance(content, dict) else {}
@@ -35,7 +35,7 @@ def check_growth(text: str) -> None:
 
 
 def _growth(step: Any) -> float:
-    """How many characters or tokens a step makes of one, at most."""
+    """How many characters or tokens a step makes of one character, at most."""
     if not isinstance(step, Mapping):
         return 1.0
     kind = step.get("type")
@@ -59,13 +59,13 @@ def _listed(value: Any) -> list[Any]:
 
 
 def _repeats(template: Any) -> int:
-    """How often a template has the text that it has most often."""
+    """How often a template repeats a text, at most."""
     pieces = [each.get("Sequence") for each in _listed(template) if isinstance(each, Mapping)]
     return max(Counter(str(piece.get("id")) for piece in pieces if isinstance(piece, Mapping)).values(), default=1)
 
 
 def _longest(table: str) -> int:
-    """The longest text that SentencePiece's table puts in place of a character: they follow the index, and end in 0."""
+    """The longest text that SentencePiece's table substitutes: texts follow the index and end in 0."""
     content = base64.b64decode(table)
     texts = content[4 + int.from_bytes(content[:4], "little") :]
     return max(1, *(len(text.decode(errors="replace")) for text in texts.split(b"\0")))

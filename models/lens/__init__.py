@@ -1,13 +1,17 @@
-"""Models that TransformerLens wraps, behind the interface of ours: `load("lens:NAME_OR_DIRECTORY")`.
+"""Models that TransformerLens wraps, behind our interface: `load("lens:NAME_OR_DIRECTORY")`.
 
-Sites, `run`, captures, edits, and with them generation, every analysis, the report and plain sweeps, on each
-architecture that a `TransformerBridge` exists for: an `interp.Model`, and no `Transformer`, whose parts can be called.
-What its hooks are is found out on a short run (`models.lens.hooks`), and sites that it lacks, or can only read, are
-said to be so. `wrap` takes a bridge that you have; `to_lens` gives you one of our model.
+Sites, `run`, captures and edits work on each architecture that has a `TransformerBridge`, and with them generation,
+every analysis, the report and plain sweeps. The model is an `interp.Model`; it is no `Transformer`, whose parts can be
+called. A short run tests what its hooks are (`models.lens.hooks`) and which sites are missing or read-only. `wrap`
+takes a bridge of yours; `to_lens` turns our model into one.
 """
 
 import importlib
 import importlib.util
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -15,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from interp import InputError, Model, Tokenizer
-from models.lens.unheard import unheard
 
 if TYPE_CHECKING:
     from transformer_lens.model_bridge import TransformerBridge
@@ -39,15 +42,15 @@ def read(directory: Path, dtype: torch.dtype = torch.float32, device: torch.devi
 def wrap(
     bridge: "TransformerBridge", tokenizer: Tokenizer | None = None, target_tokenizer: Tokenizer | None = None
 ) -> "Bridged":
-    """A bridge as one of our models; it is used as it is, and run with hooks of its own while a call lasts.
+    """A bridge as one of our models; it is not changed, and each call adds its own hooks and removes them.
 
     Args:
-        bridge: with weights as they were stored: not in compatibility mode, which changes what sites mean.
+        bridge: with weights as stored: not in compatibility mode, which changes what sites mean.
         tokenizer: ours, for text; without one the model works on ids.
-        target_tokenizer: of what the decoder reads, where it has another.
+        target_tokenizer: the decoder's, if it has its own.
 
     Raises:
-        InputError: a bridge whose blocks or embedding cannot be found.
+        InputError: the bridge has no blocks or no embedding.
     """
     return _opening().wrap_bridge(bridge, tokenizer, target_tokenizer)
 
@@ -62,11 +65,24 @@ def to_lens(model: Model) -> "TransformerBridge":
 
 
 def _opening() -> ModuleType:
-    """What imports TransformerLens: only who asks for it waits for it, and hears nothing of its imports."""
+    """The module that imports TransformerLens, which is slow and noisy."""
     if any(importlib.util.find_spec(name) is None for name in ("transformer_lens", "transformers")):
         raise InputError('TransformerLens is not installed: pip install "interp[lens]"')
     with unheard():
         return importlib.import_module("models.lens.bridges")
+
+
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Let no library warn, or log less than an error: what goes wrong they raise, and we say it in one line."""
+    level = logging.root.manager.disable
+    logging.disable(max(level, logging.WARNING))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
 
 
 __dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -1,8 +1,8 @@
-"""What a bridged model is made of, as far as it can be told.
+"""What is a bridged model made of?
 
-Where its directory is of a family that we load, that configuration is exact. Else sizes are read off a short run, and
-the parts are those whose names TransformerLens gives; they shape nothing that is computed, but an untrained model of
-this shape (`models.initialisation`) is made of them.
+If its directory belongs to a family that we load, the configuration is exact. Otherwise a short run tells the sizes,
+and TransformerLens names the parts. They change nothing that the bridge computes, but an untrained model of this shape
+(`models.initialisation`) is made of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,19 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from interp import InputError, StackConfig, TransformerConfig
-from interp.config import (
-    Alibi,
-    Buckets,
-    Gated,
-    LayerNorm,
-    Learned,
-    NoPositions,
-    Plain,
-    Positions,
-    RMSNorm,
-    Rotary,
-    Wiring,
-)
+from interp import config as parts
 from models.lens.hooks import Hooks
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -31,18 +19,13 @@ Shapes = Mapping[str, tuple[int, ...]]
 def describe(
     cfg: Any, inner: Any, by_stack: Sequence[Hooks], shapes: Shapes, exact: TransformerConfig | None
 ) -> TransformerConfig:
-    """The configuration of a bridge around `inner`; `exact` is its directory's, if we read such."""
-    stacks = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in by_stack}
+    """The configuration of a bridge around `inner`; `exact` is that of its directory, if we can read it."""
+    stacks: dict[str, Any] = {hooks.stack: _stack(cfg, inner, hooks, shapes) for hooks in by_stack}
     if "decoder" in stacks and len(stacks) > 1:
         stacks["decoder"] = replace(stacks["decoder"], cross_attention=True)
     output = "untied" if "logits" in shapes else "none"
     start = getattr(inner.config, "decoder_start_token_id", None)
-    ours = TransformerConfig(
-        encoder=stacks.get("encoder"),
-        decoder=stacks.get("decoder"),
-        output=output,
-        target_start=start if len(stacks) > 1 else None,
-    )
+    ours = TransformerConfig(**stacks, output=output, target_start=start if len(stacks) > 1 else None)
     if exact is not None and _sizes(exact) == _sizes(ours):
         return exact if (exact.output == "none") == (output == "none") else replace(exact, output=output)
     return ours
@@ -67,8 +50,8 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
     heads = shape("attn.q") or shape("attn.z") or (1, 1, 1, width)
     shared, d_mlp = shape("attn.k") or heads, shape("mlp.post")
     gated = any("mlp.gate" in layer.hooks.get("mlp.pre", "") for layer in hooks.layers)
-    wiring: Wiring | None = next((layer.wiring for layer in hooks.layers if layer.wiring is not None), None)
-    norm = RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else LayerNorm(cfg.eps)
+    wiring: parts.Wiring | None = next((layer.wiring for layer in hooks.layers if layer.wiring is not None), None)
+    norm = parts.RMSNorm(cfg.eps) if "RMS" in str(cfg.normalization_type) else parts.LayerNorm(cfg.eps)
     return StackConfig(
         n_layers=len(hooks.layers),
         d_model=width,
@@ -82,13 +65,13 @@ def _stack(cfg: Any, inner: Any, hooks: Hooks, shapes: Shapes) -> StackConfig:
         norm=norm,
         wiring=wiring or "pre",
         positions=_positions(str(cfg.positional_embedding_type), heads[3]),
-        mlp=Gated("silu") if gated else Plain("gelu"),
+        mlp=parts.Gated("silu") if gated else parts.Plain("gelu"),
     )
 
 
-def _positions(kind: str, d_head: int) -> Positions:
-    """What TransformerLens calls the positions, as parts of ours."""
-    if kind == "rotary":
-        return Rotary() if d_head % 2 == 0 else NoPositions()
-    named: dict[str, Positions] = {"standard": Learned(), "alibi": Alibi(), "relative_positional_bias": Buckets()}
-    return named.get(kind, NoPositions())
+def _positions(kind: str, d_head: int) -> parts.Positions:
+    """Our positions for TransformerLens's name of them."""
+    if kind == "rotary" and d_head % 2 == 0:
+        return parts.Rotary()
+    named = {"standard": parts.Learned, "alibi": parts.Alibi, "relative_positional_bias": parts.Buckets}
+    return named.get(kind, parts.NoPositions)()

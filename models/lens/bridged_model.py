@@ -1,7 +1,7 @@
 """A TransformerLens bridge that runs as our models do."""
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,26 +26,25 @@ _ROWS = (".scores", ".pattern")
 class Bridged(nn.Module):
     """A bridge behind the interface of our models (`interp.model.Model`): its sites, captures and edits; not its parts.
 
-    A call hangs its hooks on the bridge and takes them off again, one call at a time.
+    A call adds its hooks to the bridge and removes them again, one call at a time.
     """
 
     def __init__(
         self,
         bridge: "TransformerBridge",
         config: TransformerConfig,
-        hook_places: Iterable[Place],
+        places: Mapping[str, Place],
         sites: Mapping[str, Site],
         weights: Mapping[str, nn.Parameter],
     ):
         super().__init__()
         self.bridge, self.config, self.sites = bridge, config, sites
-        by_name = {place.name: place for place in hook_places}
-        self.places = {name: by_name[name] for name in sites if name in by_name}
+        self.places = {name: places[name] for name in sites if name in places}
         self.padding: frozenset[str] = frozenset({"left", "right"})  # sides that texts may be padded on
         self.tokenizer: Tokenizer | None = None
         self.target_tokenizer: Tokenizer | None = None
         self.source: Path | None = None  # the directory that the weights were read from
-        self.files: tuple[Any, ...] = ()  # its weight files, and what the system said of them when they were read
+        self.files: tuple[Any, ...] = ()  # its weight files, and their state when they were read
         self._weights, self._turn = dict(weights), threading.Lock()
 
     def forward(
@@ -63,7 +62,7 @@ class Bridged(nn.Module):
         return tap("logits", out) if isinstance(out, Tensor) and self.config.output != "none" else None
 
     def _inputs(self, batch: TokenBatch, target: TokenBatch | None) -> dict[str, Any]:
-        """What the bridge is given beside the ids: masks where there is padding, and what the decoder reads."""
+        """What the bridge gets with the ids: masks where there is padding, and what the decoder reads."""
         arguments: dict[str, Any] = {}
         for texts, mask in ((batch, "attention_mask"), (target, "decoder_attention_mask")):
             if texts is not None and texts.padded:
@@ -74,7 +73,7 @@ class Bridged(nn.Module):
     def _hooks(
         self, tap: Tap, batch: TokenBatch, target: TokenBatch | None
     ) -> list[tuple[str | Callable[..., Any], Hook]]:
-        """What hangs on the bridge during a call: at each hook the sites that are read or changed there."""
+        """The hooks of a call: at each hook of the bridge the sites that are read or changed there."""
         by_hook: dict[str, list[Place]] = {}
         masks = {name: self._mask(name, batch, target) for name in tap.edit if name.endswith(_ROWS)}
         for name, place in self.places.items():
@@ -139,7 +138,7 @@ def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], 
     graded, unseen = torch.is_grad_enabled(), -torch.inf if place.name.endswith(".scores") else 0.0
     edited = tap(
         place.name,
-        whole if graded else whole.clone(),  # what runs there may write over what it has read
+        whole if graded else whole.clone(),  # an edit may write over what it reads
         lambda rows: rows.masked_fill(~masks[place.name], unseen) if place.name in masks else rows,
     )
     if place.name not in tap.edit and not graded:
@@ -149,13 +148,13 @@ def _pass(place: Place, value: Tensor, tap: Tap, streams: Mapping[str, Tensor], 
             f"the edit of {place.name} adds an axis, which TransformerLens does not carry through the rest of the "
             "pass: give the prompts once for each change instead"
         )
-    if place.name.endswith(".scores"):  # a row without any key is no row of NaN there
+    if place.name.endswith(".scores"):  # a row without any key has no NaN there
         edited = edited.masked_fill(edited == -torch.inf, lowest)
     return edited - sum(terms) if terms else edited
 
 
 def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
-    """Refuse padding that the bridge does not see through."""
+    """Refuse padding that changes the bridge's numbers."""
     right = bool((batch.mask[:, :-1] >= batch.mask[:, 1:]).all())
     positions = (batch.mask.cumsum(1) - 1).clamp(min=0) * batch.mask
     if not torch.equal(positions, batch.positions):
@@ -168,12 +167,13 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
         )
 
 
-def sites(hooks: Iterable[Place], ours: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Site]:
-    """Our sites for what was found: those whose axes have the sizes that the configuration says."""
-    by_name = {place.name: place for place in hooks}
+def sites(
+    places: Mapping[str, Place], ours: Mapping[str, Site], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Site]:
+    """Our sites at these hooks: those whose axes have the sizes that the configuration says."""
     fitting: dict[str, Site] = {}
     for name, site in ours.items():  # in the order of a call
-        place = by_name.get(name)
+        place = places.get(name)
         if name == "logits" or (place is not None and _fits(site, shapes[place.hook])):
             locked = place is not None and not place.changeable
             fitting[name] = replace(site, meaning=f"{site.meaning}; can only be read") if locked else site

@@ -3,7 +3,7 @@
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,13 +25,13 @@ from interp.tap import Edit
 from models.families import FAMILIES
 from models.huggingface import CONFIG, described, read_json, read_tokenizers, save, weight_files
 from models.huggingface.model_files import file_states
+from models.lens import unheard
 from models.lens.bridged_config import describe
 from models.lens.bridged_model import Bridged, sites
 from models.lens.hooks import Hooks, agree, candidates, find
-from models.lens.unheard import unheard
 from models.tensor_files import DTYPES, read_header
 
-_SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts on which a bridge is tried
+_SHORT, _LONG, _TARGET = 5, 7, 6  # tokens of the texts that test a bridge
 
 
 def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) -> Bridged:
@@ -60,11 +60,11 @@ def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) ->
 
 
 def wrap_bridge(bridge: TransformerBridge, tokenizer: Tokenizer | None, target_tokenizer: Tokenizer | None) -> Bridged:
-    """A bridge that somebody has made."""
+    """The model of a bridge that somebody has made."""
     if getattr(bridge, "compatibility_mode", False):
         raise InputError(
             "this bridge is in compatibility mode, which folds norms into weights and so changes what sites mean: "
-            "give one as it was loaded"
+            "give a bridge as it was loaded"
         )
     whole: Any = bridge.original_model
     with _quiet():
@@ -78,21 +78,16 @@ def bridge_of(model: Model) -> TransformerBridge:
     if isinstance(model, Bridged):
         return model.bridge
     for name in FAMILIES:
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                save(model, Path(folder), name)
-                with _quiet():
-                    loaded = _loaded(Path(folder), model.dtype, model.device)
-            except InputError:
-                continue
-            with _quiet():
-                return build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
+        with tempfile.TemporaryDirectory() as folder, _quiet(), suppress(InputError):
+            save(model, Path(folder), name)
+            loaded = _loaded(Path(folder), model.dtype, model.device)
+            return build_bridge_from_module(loaded.model, loaded.architecture, hf_config=loaded.model.config)
     raise InputError(f"no architecture that TransformerLens wraps expresses this model: {model.config}")
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model of `transformers`, and of it what a bridge hides."""
+    """A model of `transformers`, and what a bridge around it hides."""
 
     model: Any
     architecture: str
@@ -101,16 +96,16 @@ class Loaded:
 
     @staticmethod
     def from_model(model: PreTrainedModel, architecture: str, lacking: Sequence[str] = ()) -> "Loaded":
-        """Read before it is wrapped: a bridge puts its own modules in the places of these.
+        """Read it before it is wrapped: a bridge replaces its modules.
 
-        `lacking` are weights that no file had: those of an output layer, which the model then is without.
+        `lacking` are weights that no file had: those of an output layer, which the model then lacks.
         """
         weights = {name: weight for name, weight in model.named_parameters() if name not in lacking}
         return Loaded(model, architecture, weights, model.get_output_embeddings() is not None and not lacking)
 
 
 def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded:
-    """The model that `transformers` makes of a directory, nothing fetched and no code of others run."""
+    """The model that `transformers` makes of a directory; nothing is fetched and no foreign code runs."""
     local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
     try:
         config = AutoConfig.from_pretrained(directory, **local)
@@ -136,14 +131,14 @@ def _loaded(directory: Path, dtype: torch.dtype, device: torch.device) -> Loaded
     if any(name.startswith(f"{model.base_model_prefix}.") for name in lacking):
         raise InputError(f"{directory}: the weights lack {', '.join(lacking[:3])}, which {architecture} asks for")
     for name, weight in model.named_parameters():
-        if name in lacking:  # drawn at random, and read by nothing: the same in every call
+        if name in lacking:  # drawn at random and unused: make it the same in every call
             weight.data.zero_()
     _check_numbers(directory, model)
     return Loaded.from_model(model.to(device).eval(), architecture, lacking)
 
 
 def _check_numbers(directory: Path, model: nn.Module) -> None:
-    """Refuse weights that are no numbers, in the files or once they are of the model's dtype."""
+    """Refuse weights that are not finite, in the files or in the model's dtype."""
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and weight.numel():
             ends = [float(each) for each in torch.aminmax(weight.detach())]
@@ -159,22 +154,21 @@ def _line(error: Exception) -> str:
 
 
 def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig | None) -> Bridged:
-    """The bridge as one of ours, its sites found and its padding tried on short texts."""
+    """The bridge as one of ours; short texts tell its sites and which padding it takes."""
     try:
         trial = Trial(bridge, loaded)
         stacks = trial.hooks()
-    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it reads no text
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it cannot read text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
     config = describe(bridge.cfg, loaded.model, stacks, trial.shapes, exact)
-    hook_places = [place for hooks in stacks for place in hooks.hook_places()]
-    site_of = sites(hook_places, sites_of(config), trial.shapes)
-    model = Bridged(bridge, config, hook_places, site_of, loaded.weights)
+    places = {place.name: place for hooks in stacks for place in hooks.places()}
+    model = Bridged(bridge, config, places, sites(places, sites_of(config), trial.shapes), loaded.weights)
     model.padding = trial.sides(model)
     return model
 
 
 class Trial:
-    """Short random texts, and what a bridge makes of them."""
+    """Short random texts that a bridge is tested on."""
 
     def __init__(self, bridge: TransformerBridge, loaded: Loaded):
         self.bridge, self.has_output, config = bridge, loaded.has_output, loaded.model.config
@@ -230,7 +224,7 @@ class Trial:
 
     @torch.no_grad()
     def sides(self, model: Bridged) -> frozenset[str]:
-        """The sides on which a text may be padded without its numbers changing."""
+        """The sides on which padding leaves a text's numbers as they are."""
         return frozenset(side for side in ("left", "right") if self._pads(model, side))
 
     def _pads(self, model: Bridged, side: Any) -> bool:
@@ -246,12 +240,12 @@ class Trial:
         try:
             return site in model.places and all(map(agree, ends(0, 1), [*ends(0), *ends(1)]))
         except (RuntimeError, ValueError, TypeError, IndexError):
-            return False  # it takes no mask
+            return False  # the bridge takes no mask
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars, advice and warnings of the libraries on the way."""
+    """No progress bars, advice or warnings of the libraries."""
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.logging.disable_progress_bar()
     try:

@@ -1,9 +1,9 @@
 """Which hook of a TransformerLens bridge is which of our sites? A table names them; a run on a short text tests it.
 
-A hook's name does not fix its meaning: in one architecture `attn.hook_out` is what attention adds to the stream, in
+A hook's name does not fix its meaning. In one architecture `attn.hook_out` is what attention adds to the stream, in
 another the stream after it; `hook_attn_scores` may hold the pattern, and an edit of `hook_pattern` may come too late.
 So streams must add up, rows must be the softmax of scores, and z the pattern's mix of values. A site that fails is left
-out. Then each site is changed in a run: where what follows does not change with it, the site is read-only.
+out. Then each site is changed in a run: if nothing after it changes, the site is read-only.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ _PARTS = {
 }
 _NAMES = {"attn": ("attn", "self_attn"), "cross_attn": ("cross_attn",)}  # of attention, as architectures call it
 _INTO = "mlp.in.hook_out"
-_INSIDE: Mapping[str, Sequence[str]] = {  # hooks by site; of several that are there the last counts
+_INSIDE: Mapping[str, Sequence[str]] = {  # hooks by site; the last one that exists counts
     **{f"{ours}.{part}": [f"{name}.{_PARTS[part]}" for name in _NAMES[ours]] for ours in _NAMES for part in _PARTS},
     **{"mlp.pre": [_INTO, "mlp.gate.hook_out"], "mlp.post": ["mlp.out.hook_in"]},
 }
@@ -50,7 +50,7 @@ class Layer:
     """One block: the hook of each of its sites."""
 
     prefix: str  # "blocks.3"
-    next_hook: str | None  # the hook of what reads the stream out of this block, where there is one
+    next_hook: str | None  # the hook that reads the stream out of this block, if there is one
     hooks: Mapping[str, str] = field(default_factory=dict)  # by site within the block
     wiring: Wiring | None = None  # how the stream adds up
 
@@ -66,7 +66,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a site is read: a hook, plus the values at earlier hooks where the site is a sum."""
+    """Where a site is read: a hook, and earlier hooks whose values are added where the site is a sum."""
 
     name: str  # the site's full name
     hook: str
@@ -76,14 +76,14 @@ class Place:
 
 @dataclass(frozen=True)
 class Hooks:
-    """One stack: the hooks of its sites, and which of them carry a change on."""
+    """One stack: the hooks of its sites, and at which of them a change has an effect."""
 
     stack: str
     layers: tuple[Layer, ...]
     final: str | None  # the stream after the last norm
     changeable: frozenset[str] = frozenset()  # sites within a block, and resid_final
 
-    def hook_places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[Place]:
         """Where the stack's sites are."""
         start = self.layers[0].hooks.get("resid_pre")
         for name, site, hook in (("embed", "resid_pre", start), ("resid_final", "resid_final", self.final)):
@@ -101,7 +101,7 @@ class Hooks:
 
 
 def candidates(blocks: str, n_layers: int, norm: str) -> list[str]:
-    """Names of all hooks that the table and its test read, of the blocks called `blocks` and of the last norm."""
+    """Names of all hooks that the table and its test read, in the blocks called `blocks` and at the last norm."""
     tables = (_ENDS, _INSIDE, *_WIRINGS.values())
     inside = dict.fromkeys([*(name for table in tables for names in table.values() for name in names), *_NORMS])
     block = [f"{blocks}.{layer}.{name}" for layer in range(n_layers) for name in inside]
@@ -111,7 +111,7 @@ def candidates(blocks: str, n_layers: int, norm: str) -> list[str]:
 def find(probe: Callable[[Mapping[str, Edit]], Values], stack: str, blocks: str, n_layers: int, norm: str) -> Hooks:
     """The sites of the stack whose blocks are called `blocks` and whose last norm `norm`.
 
-    `probe` runs the model on a short text with some hooks changed and gives the value of every candidate, and `logits`.
+    `probe` runs the model on a short text with some hooks changed and gives the value of every candidate and `logits`.
     """
     plain = probe({})
     last = f"{blocks}.{n_layers - 1}.hook_out"
@@ -124,11 +124,11 @@ def find(probe: Callable[[Mapping[str, Edit]], Values], stack: str, blocks: str,
         final = layers[-1].hooks.get("resid_post")
 
     def moves(edited: Values) -> bool:
-        """Whether a change is read: one that is not leaves every bit as it was."""
+        """Whether a change is read: otherwise every bit stays as it was."""
         return not torch.equal(edited[end], plain[end])
 
     def is_changeable(site: str) -> bool:
-        """Whether, with the site changed in every layer, something else comes out, and follows from it by all laws."""
+        """Whether a change of the site in every layer changes the output, in line with all laws."""
         edited = probe({layer.hooks[site]: _disturbed for layer in layers if site in layer.hooks})
         laws = (law for layer in layers for law in _laws(layer, edited))
         return moves(edited) and all(holds for result, _, holds in laws if result != site)
@@ -143,7 +143,7 @@ def find(probe: Callable[[Mapping[str, Edit]], Values], stack: str, blocks: str,
 
 
 def _layer(plain: Values, prefix: str, next_hook: str | None) -> Layer:
-    """The sites that the table names of a block, less those that fail a law."""
+    """The sites that the table names in a block, except those that fail a law."""
     start, end = (plain.get(f"{prefix}.{name}") for name in ("hook_in", "hook_out"))
     if start is None or end is None or start.shape != end.shape:
         return Layer(prefix, next_hook)
@@ -165,8 +165,8 @@ def _layer(plain: Values, prefix: str, next_hook: str | None) -> Layer:
     return layer
 
 
-# Laws: what must hold of a block, on any text and after any change. Of each, the site that follows from others, the
-# sites that are not what their names say where it does not hold, and whether it holds.
+# Laws: what must hold in a block, on any text and after any change. A law has the site that follows from others, the
+# sites that are not what their names say if it fails, and whether it holds.
 
 Law = tuple[str, tuple[str, ...], bool]
 
@@ -193,7 +193,7 @@ def _laws(layer: Layer, values: Values) -> Iterator[Law]:
 
 
 def _stream_laws(layer: Layer, values: Values) -> Iterator[Law]:
-    """How the stream adds up; where norms follow sums, the sum is what the norm reads."""
+    """How the stream adds up; where norms follow sums, the norm reads the sum."""
     if layer.wiring is None:
         return
     stream, end = (values[f"{layer.prefix}.{name}"] for name in ("hook_in", "hook_out"))
@@ -223,7 +223,7 @@ def _mixed(pattern: Tensor, v: Tensor) -> Tensor | None:
 
 
 def _is_activation(layer: Layer, pre: Tensor | None, post: Tensor | None, values: Values) -> bool:
-    """Whether some activation function, and where there is a gate what it is multiplied with, makes `post` of `pre`."""
+    """Whether `post` is some activation function of `pre`, times the other factor where there is a gate."""
     into = f"{layer.prefix}.{_INTO}"
     factor = 1.0 if layer.hooks.get("mlp.pre") == into else values.get(into)
     if pre is None or factor is None:
@@ -233,7 +233,7 @@ def _is_activation(layer: Layer, pre: Tensor | None, post: Tensor | None, values
 
 
 def _disturbed(value: Tensor) -> Tensor:
-    """Something else, not too far away; what is masked stays so."""
+    """Another value nearby; masked entries stay masked."""
     noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(1)).to(value)
     real = value > torch.finfo(value.dtype).min / 2
     return torch.where(real, value + noise * value[real].float().std().to(value), value)

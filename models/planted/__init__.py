@@ -4,8 +4,17 @@
 """
 
 from models.planted.build import UNKNOWN, Planted
-from models.planted.heads import antecedent, first_token, induction, noise, offset, same_token, uniform, word_to_word
-from models.planted.search_heads import seek
+from models.planted.heads import (
+    antecedent,
+    first_token,
+    induction,
+    noise,
+    offset,
+    same_token,
+    seek,
+    uniform,
+    word_to_word,
+)
 from models.planted.slots import GAIN, Head, Plan, Slots
 
 __all__ = [

@@ -1,8 +1,8 @@
 """From planned heads to a transformer: the compiler.
 
-A head's `looks` and `moves` are as wide as the stream, but read few of its slots. The heads that share keys and values
-share one code for them: one dimension for each slot that any of them reads. W_K picks these slots out and W_Q weighs
-them; W_V picks and W_O places. So heads of any behaviours can share keys, and nothing is rounded.
+A head's `looks` and `moves` are as wide as the stream, but read few of its slots. Heads that share keys and values
+have one dimension for each slot that any of them reads. W_K picks these slots out and W_Q weighs them; W_V picks and
+W_O places. So heads of any behaviours can share keys, and nothing is rounded.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,25 +30,25 @@ UNKNOWN = "<unk>"
 class Planted:
     """A planted model's vocabulary and heads, layer by layer; `build` makes the transformer.
 
-    With `crossing`, heads of cross-attention, it has an encoder too, whose heads are `encoding`; `layers` are then the
-    decoder's own attention, which has as many layers.
+    With `crossing`, heads of cross-attention, it also has an encoder, whose heads are `encoding`; `layers` are then the
+    decoder's self-attention, with equally many layers.
 
-    Without a norm every number can be derived on paper. With one, what a head reads from the embedding is exact to
-    rounding; behind heads that wrote a vector w, all that is read is smaller by a part of about |w|² / (2 SIZE²): 3e-6
-    for |w| = 10, so that a row shared by several keys may share unevenly by GAIN times that.
+    Without a norm every number can be derived on paper. With one, a head reads the embedding exactly, up to rounding.
+    Behind heads that wrote a vector w, everything read is smaller by a part of about |w|² / (2 SIZE²): 3e-6 for
+    |w| = 10, so a row shared by several keys may share unevenly by GAIN times that.
 
     Raises:
-        InputError: no layers, a word or direction that is not there, or a head that this form cannot have.
+        InputError: no layers, an unknown word or direction, or a head that this form cannot have.
     """
 
     vocabulary: Sequence[str]
     layers: Sequence[Sequence[Plan]]
     n_ctx: int = 64
     causal: bool = True
-    start: str | None = None  # a special token that is put before every text
+    start: str | None = None  # a special token before every text
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # classes of words that heads may read
-    marks: int = 0  # how many heads say where they looked, for others above them
-    n_kv_heads: int | None = None  # key/value heads a layer, shared evenly by its heads
+    marks: int = 0  # how many heads say where they looked, for heads above them
+    n_kv_heads: int | None = None  # key/value heads a layer, which its heads share evenly
     norm: LayerNorm | RMSNorm | NoNorm = field(default_factory=NoNorm)
     encoding: Sequence[Sequence[Plan]] = ()  # heads of the encoder
     crossing: Sequence[Sequence[Plan]] = ()  # heads that look from the decoder into the encoder's stream
@@ -108,51 +108,45 @@ class Planted:
 
 @dataclass(frozen=True)
 class _Planned:
-    """The heads of one kind of attention, layer by layer, in groups that share keys and values."""
+    """The heads of one kind of attention: for each layer, groups that share keys and values."""
 
     n_heads: int
-    layers: "list[list[tuple[list[Head], _Code]]]"
+    layers: list[list[list[Head]]]
 
     @staticmethod
     def from_plans(
         layers: Sequence[Sequence[Plan]], slots: Slots, n_kv_heads: int | None, n_heads: int | None = None
     ) -> "_Planned":
-        """Plans as heads; as many a layer as the fullest has, at least `n_heads`."""
+        """Plans as heads; each layer has as many as the fullest, and at least `n_heads`."""
         n_heads = max([n_heads or 1, *map(len, layers)])
-        grouped = [
+        groups = [
             _in_groups([plan(slots) for plan in layer], slots, n_heads, n_kv_heads or n_heads) for layer in layers
         ]
-        return _Planned(n_heads, [[(group, _Code.from_heads(group)) for group in layer] for layer in grouped])
+        return _Planned(n_heads, groups)
 
     @property
     def width(self) -> int:
         """Dimensions that the widest head needs."""
-        return max((code.width for layer in self.layers for _, code in layer), default=1)
+        return max((len(part) for layer in self.layers for group in layer for part in _slots_read(group)), default=1)
 
     def set(self, attentions: Sequence[Attention], slots: Slots) -> None:
         """Put the heads into a stack's attentions."""
+        slot = slots.reading(torch.eye(slots.d_model))  # a column reads one slot
         for attention, layer in zip(attentions, self.layers, strict=True):
-            groups, codes = zip(*layer, strict=True)
-            _set_heads(attention, slots, list(groups), list(codes))
+            for number, group in enumerate(layer):
+                keys, values = _slots_read(group)
+                attention.W_K[number][:, : len(keys)] = slot[:, keys]
+                attention.W_V[number][:, : len(values)] = slot[:, values]
+                for place, head in enumerate(group, number * len(group)):
+                    attention.W_Q[place][:, : len(keys)] = slots.reading(head.looks[:, keys])
+                    attention.W_O[place][: len(values)] = slots.writing(head.moves)[values]
 
 
-@dataclass(frozen=True)
-class _Code:
-    """The slots that a group's heads read: of the keys for scores, and of the values."""
-
-    keys: Int[Tensor, " key_slot"]
-    values: Int[Tensor, " value_slot"]
-
-    @staticmethod
-    def from_heads(group: Sequence[Head]) -> "_Code":
-        keys = torch.stack([head.looks.abs().amax(0) for head in group]).amax(0)
-        values = torch.stack([head.moves.abs().amax(1) for head in group]).amax(0)
-        return _Code(keys.nonzero()[:, 0], values.nonzero()[:, 0])
-
-    @property
-    def width(self) -> int:
-        """Dimensions that a head needs for both."""
-        return max(len(self.keys), len(self.values))
+def _slots_read(group: Sequence[Head]) -> tuple[Int[Tensor, " key_slot"], Int[Tensor, " value_slot"]]:
+    """The slots that a group's heads read: those of keys for scores, and those of values."""
+    keys = torch.stack([head.looks.abs().amax(0) for head in group]).amax(0)
+    values = torch.stack([head.moves.abs().amax(1) for head in group]).amax(0)
+    return keys.nonzero()[:, 0], values.nonzero()[:, 0]
 
 
 def _in_groups(heads: list[Head], slots: Slots, n_heads: int, n_groups: int) -> list[list[Head]]:
@@ -164,7 +158,7 @@ def _in_groups(heads: list[Head], slots: Slots, n_heads: int, n_groups: int) -> 
 
 
 def _set_stream(model: Transformer, slots: Slots) -> None:
-    """Everything that is no head: codes of tokens and positions, norms that change nothing, output."""
+    """Everything except heads: codes of tokens and positions, norms that change nothing, output."""
     for weight in model.parameters():
         weight.zero_()
     assert model.output is not None
@@ -178,17 +172,6 @@ def _set_stream(model: Transformer, slots: Slots) -> None:
     for norm in model.modules():
         if isinstance(norm, nn.LayerNorm | nn.RMSNorm):
             norm.weight.fill_((2 * SIZE**2 / slots.d_model + (norm.eps or 0.0)) ** 0.5)
-
-
-def _set_heads(attention: Attention, slots: Slots, groups: list[list[Head]], codes: list[_Code]) -> None:
-    slot = slots.reading(torch.eye(slots.d_model))  # a column reads one slot
-    for number, (group, code) in enumerate(zip(groups, codes, strict=True)):
-        n_keys, n_values = len(code.keys), len(code.values)
-        attention.W_K[number][:, :n_keys] = slot[:, code.keys]
-        attention.W_V[number][:, :n_values] = slot[:, code.values]
-        for place, head in enumerate(group, number * len(group)):
-            attention.W_Q[place][:, :n_keys] = slots.reading(head.looks[:, code.keys])
-            attention.W_O[place][:n_values] = slots.writing(head.moves)[code.values]
 
 
 def _tokenizer(slots: Slots, start: str | None) -> Backend:

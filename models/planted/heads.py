@@ -1,13 +1,15 @@
-"""Heads by what they look at: positions, copies, given words, or nothing in particular."""
+"""Heads by what they look at: positions, copies, given words, the nearest word of a kind, or nothing in particular."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from interp import InputError
 from interp.errors import whole_number
-from models.planted.search_heads import nearest as nearest_of
 from models.planted.slots import GAIN, Head, Plan, Slots, blank
+
+Rule = tuple[Tensor, Sequence[Tensor]]  # query slots, and key slots rank by rank, the last the best
 
 
 def uniform(slots: Slots) -> Head:
@@ -34,7 +36,7 @@ def offset(by: int, *, remember: bool = False) -> Plan:
 def first_token(slots: Slots) -> Head:
     """Looks at the first position: an attention sink."""
     head = blank(slots)
-    head.looks[slots.positions, slots.position(0)] = 4 * GAIN  # far under 0.01 is left for the others
+    head.looks[slots.positions, slots.position(0)] = 4 * GAIN  # leaves far less than 0.01 for the others
     return head
 
 
@@ -65,7 +67,7 @@ def word_to_word(asking: Iterable[str], answering: Iterable[str], *, nearest: bo
         queries = torch.tensor([slots.token(word) for word in asking])
         keys = torch.tensor([slots.token(word) for word in answering])
         if nearest:
-            return nearest_of(slots, [(queries, [keys])], asking)
+            return _nearest(slots, [(queries, [keys])], asking)
         head = blank(slots)
         head.looks[queries[:, None], keys] = GAIN
         return head
@@ -78,7 +80,7 @@ def antecedent(genders: dict[str, Sequence[str]], writes: dict[str, Sequence[str
 
     Args:
         genders: for each asking word, the words that it may refer to.
-        writes: for a word that is looked at, the words whose logits it raises by `strength`.
+        writes: for each attended word, the words whose logits it raises by `strength`.
         strength: the logit that one fully attended word gives.
     """
 
@@ -96,10 +98,10 @@ def antecedent(genders: dict[str, Sequence[str]], writes: dict[str, Sequence[str
 
 
 def noise(strength: float, seed: int) -> Plan:
-    """Looks and writes at random, and means nothing.
+    """Looks and writes at random.
 
-    The score of one word and place for another is normal with standard deviation `strength`, as is the logit that a
-    fully attended word adds to any other. It writes nowhere else, so the codes that other heads read stay as they are.
+    The score of one word and place for another is normal with standard deviation `strength`, and so is the logit that a
+    fully attended word adds to any other. It writes nowhere else, so it changes no code that other heads read.
     """
     whole_number("seed", seed)
 
@@ -114,3 +116,62 @@ def noise(strength: float, seed: int) -> Plan:
         return head
 
     return plan
+
+
+def seek(words_of: Mapping[str, Sequence[str]], *, after: bool = False, itself: bool = True) -> Plan:
+    """Looks from each class of words to the nearest word of the best class present: before it, or `after` it.
+
+    A word that sees none of its classes looks at the nearest word of all: itself, unless `itself` is excluded (then no
+    row but the first looks at itself).
+
+    Args:
+        words_of: for each direction that asks, the directions that answer, the best last. A word asks in one direction.
+        after: look at later words, which only an encoder sees.
+        itself: whether a word may be its own answer.
+    """
+
+    def plan(slots: Slots) -> Head:
+        def slot(name: str) -> Tensor:
+            return torch.tensor([slots.direction(name)])
+
+        rules = [(slot(asking), [slot(name) for name in answering]) for asking, answering in words_of.items()]
+        asking = [word for name in words_of for word in slots.directions[name]]
+        if twice := {word for word in asking if asking.count(word) > 1}:
+            raise InputError(f"each word asks in one class only, but {min(twice)!r} asks in several")
+        return _nearest(slots, rules, asking, after=after, itself=itself)
+
+    return plan
+
+
+def _nearest(
+    slots: Slots, rules: Sequence[Rule], asking: Iterable[str], *, after: bool = False, itself: bool = True
+) -> Head:
+    """The head of `seek`, with slots for names: the rules' query slots stand for the words in `asking`.
+
+    Three scores add up: the kind of the key's word (the higher its rank, the better), then how near it is, GAIN a step.
+    A decoder's rows of other words stay uniform. An encoder must say which side is meant, and position scores cannot be
+    limited to some words: a query is the sum of its word's part and its position's. So the rows of other words go to
+    the first position, where heads of trained encoders rest too.
+    """
+    if after and slots.causal:
+        raise InputError("a decoder's head cannot look after its query: expected before it, or an encoder")
+    head = blank(slots)
+    step = GAIN * (slots.n_ctx + 1)  # more than all that nearness gives
+    best = max(len(ranks) for _, ranks in rules)
+    forbidden = step * (2 + best * (best + 1) // 2)  # more than a word with all ranks at once gives
+    for queries, ranks in rules:
+        for rank, keys in enumerate(ranks, 1):
+            head.looks[queries[:, None], keys] = step * rank
+    near = GAIN * torch.arange(slots.n_ctx, dtype=torch.float32)
+    if slots.causal:
+        for queries, _ in rules:
+            head.looks[queries, slots.positions] = near
+        if not itself:
+            head.looks[slots.positions, slots.positions] = -forbidden * torch.eye(slots.n_ctx)
+        return head
+    ahead = torch.ones(slots.n_ctx, slots.n_ctx).triu(int(itself))  # keys on the other side
+    barred, near = (ahead.T, near.flip(0)) if after else (ahead, near)
+    head.looks[slots.positions, slots.positions] = near - forbidden * barred
+    idle = [slots.token(word) for word in slots.vocabulary if word not in set(asking)]
+    head.looks[idle, slots.position(0)] = 2 * forbidden
+    return head

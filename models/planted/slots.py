@@ -1,8 +1,8 @@
-"""What stands where in a planted residual stream, and a head as two matrices over it.
+"""What do the dimensions of a planted residual stream mean? A head is two matrices over them.
 
 The stream is a table of slots: which token stands here, at which position, what the previous token was, what a head
 wrote for the output, which classes of words (tag directions) the token belongs to, and where heads below looked. A head
-is `looks`, which scores a query slot against a key slot, and `moves`, which carries slots of the key to slots of the
+has `looks`, which scores a query slot against a key slot, and `moves`, which copies slots of the key to slots of the
 query.
 """
 
@@ -22,12 +22,12 @@ GRID = 2048.0  # steps to one: SIZE * GRID is less than 2²⁴
 
 @dataclass(frozen=True)
 class Slots:
-    """Where things stand in the residual stream: one dimension a token, position, token of another slot, or class.
+    """The slots of the residual stream: one dimension a token, position, previous token, output, class or mark.
 
-    Under a norm (`level`) six more slots come last. Two a code keep the mean of every embedding at zero and its length
-    the same, so that the norm divides by a constant, which its weight undoes. The next takes what brings the mean back
-    to zero when a head writes. The last always holds 0: what is read there is the rounding error of the norm's mean,
-    and everything that reads a slot takes it off.
+    Under a norm (`level`) six more slots come last. Two for each code keep the mean of every embedding at zero and its
+    length constant, so the norm divides by a constant, which its weight undoes. The next one takes what brings the mean
+    back to zero when a head writes. The last always holds 0: it reads as the rounding error of the norm's mean, which
+    every reader of a slot subtracts.
     """
 
     vocabulary: tuple[str, ...]
@@ -105,7 +105,7 @@ class Slots:
         return _levelled(codes, self.d_model - 4) if self.level else codes
 
     def writing(self, moves: Float[Tensor, "d_model d_model"]) -> Float[Tensor, "d_model d_model"]:
-        """The same moves, which under a norm also write what keeps the stream's mean at zero."""
+        """The same moves; under a norm they also keep the stream's mean at zero."""
         if not self.level:
             return moves
         moves = moves.clone()
@@ -113,7 +113,7 @@ class Slots:
         return moves
 
     def reading(self, weights: Float[Tensor, "d_model column"]) -> Float[Tensor, "d_model column"]:
-        """The same weights, which under a norm are blind to its mean's error: each column adds up to 0."""
+        """The same weights; under a norm each column adds up to 0, so they ignore the error of its mean."""
         if not self.level:
             return weights
         weights = weights.clone()
@@ -122,10 +122,10 @@ class Slots:
 
 
 def _levelled(codes: Float[Tensor, "code d_model"], column: int) -> Float[Tensor, "code d_model"]:
-    """The codes with two more slots, from `column` on, that bring each one's sum to 0 and its length to SIZE.
+    """The codes with two more slots, from `column` on, that bring each code's sum to 0 and its length to SIZE.
 
-    The two values solve a + b = -sum and a² + b² = SIZE² - length². They are taken from a grid on which every sum is
-    exact in float32, so that the mean is 0 to the last bit; the length is then right to a part in ten million.
+    The two values solve a + b = -sum and a² + b² = SIZE² - length². They lie on a grid on which every sum is exact in
+    float32, so the mean is 0 to the last bit; the length is then right to a part in ten million.
     """
     exact = codes.double()
     total, squares = exact.sum(1), SIZE**2 - exact.square().sum(1)
@@ -137,7 +137,7 @@ def _levelled(codes: Float[Tensor, "code d_model"], column: int) -> Float[Tensor
 
 @dataclass(frozen=True)
 class Head:
-    """`looks` is query slot x key slot, `moves` is key slot x query slot; both start at zero: uniform, silent."""
+    """`looks` is query slot x key slot, `moves` is key slot x query slot; zeros attend evenly and write nothing."""
 
     looks: Float[Tensor, "d_model d_model"]
     moves: Float[Tensor, "d_model d_model"]

@@ -1,4 +1,4 @@
-"""Recipes: a model, its data and its training in one TOML file, from which a run can be made again.
+"""Recipes: a model, its data and its training in one TOML file, so that a run can be repeated.
 
     from models import recipes
 

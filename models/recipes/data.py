@@ -1,4 +1,4 @@
-"""What a recipe learns from, made ready: tokens from the cache, sources of rows, and examples that are held out."""
+"""A recipe's data, prepared: tokens from the cache, sources of rows, and held-out examples."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from models.plain_tables import nearest
 from models.recipes.text_sources import Generated, Paired, Running, Text, digest_of, read_from
 
 Say = Callable[[str, int], None]
-_HELD_OUT_SEED = 1  # of what is drawn for held-out examples: the same at every look and of every run
+_HELD_OUT_SEED = 1  # for held-out examples: the same at every evaluation of every run
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """Random segments that come twice, of lengths between these; the tokens are drawn from the whole vocabulary."""
+    """Random segments that come twice, of lengths between these, with tokens from the whole vocabulary."""
 
     shortest: int = 6
     longest: int = 40
@@ -33,7 +33,7 @@ KINDS: dict[str, type[Any]] = {"text": Text, "generated": Generated, "repeats": 
 
 @dataclass(frozen=True)
 class Ready:
-    """Sources of rows, held-out examples, and facts about both, each by the name that the recipe gives them."""
+    """Sources of rows, held-out examples, and facts about both, each by its name in the recipe."""
 
     sources: dict[str, Source] = field(default_factory=dict)
     held_out: dict[str, Sequence[Examples]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Ready:
 
 
 def read_texts(data: Mapping[str, Kind], digests: Mapping[str, str], cache: Path, side: int = 0) -> Iterator[str]:
-    """Every text that is learnt from, in the order of the recipe; of pairs the sources (0) or the targets (1)."""
+    """Every training text, in the order of the recipe; for pairs the sources (0) or the targets (1)."""
     for name, kind in data.items():
         if isinstance(kind, Paired):
             yield from (pair[side] for pair in kind.sides[0])
@@ -52,23 +52,19 @@ def read_texts(data: Mapping[str, Kind], digests: Mapping[str, str], cache: Path
 
 @dataclass(frozen=True)
 class Preparation:
-    """Makes one source after another ready.
-
-    Raises:
-        InputError: a text that is shorter than a row, a pair that is longer, a full disk.
-    """
+    """Prepares one source after another; InputError if a text is shorter than a row, or a pair is longer."""
 
     plan: Plan
     cache: Path
     digests: Mapping[str, str]
     tokenizer: Tokenizer
-    target: Tokenizer | None = None  # where pairs are learnt from
-    start: int | None = None  # the token that what is written begins with, there
-    hidden: float | None = None  # the share of hidden tokens, of a masked-word model
+    target: Tokenizer | None = None  # for pairs
+    start: int | None = None  # for pairs, the token that a target begins with
+    hidden: float | None = None  # the share of hidden tokens, for a masked-word model
     say: Say = lambda stage, count: None
 
     def ready(self, data: Mapping[str, Kind]) -> Ready:
-        """All of them."""
+        """All sources."""
         ready = Ready()
         for name, kind in data.items():
             if isinstance(kind, Paired):
@@ -81,7 +77,7 @@ class Preparation:
 
     @property
     def row(self) -> int:
-        """The longest row of any phase, which held-out rows have."""
+        """The longest row of any phase, and the length of held-out rows."""
         return max(phase.row for phase in self.plan.phases)
 
     def _running(self, ready: Ready, name: str, kind: Running) -> None:
@@ -151,7 +147,7 @@ class Preparation:
         return [(self.tokenizer.encode(read), target.encode(written)) for read, written in pairs]
 
     def _rows(self, name: str) -> list[int]:
-        """How long rows that are drawn from a source are, phase by phase."""
+        """The length of rows from a source, phase by phase."""
         return [phase.row for phase in self.plan.phases if learns(phase.mix, name)]
 
     def _hiding(self, source: Source) -> Source:
@@ -170,19 +166,14 @@ def learns(mix: Mapping[str, float], name: str) -> bool:
 
 
 def check_sources(source: str, place: str, names: Iterable[str], data: Mapping[str, Kind]) -> None:
-    """Refuse a name in `place` of the recipe `source` that is none of the data's, with the nearest that is."""
+    """Refuse a name in `place` of the recipe `source` that no data has; the message gives the nearest."""
     if unknown := [name for name in names if name not in data]:
-        raise InputError(
-            f"{source}: {place} has no source to be {unknown[0]}; the nearest in [data] is {nearest(unknown[0], data)}"
-        )
+        near = nearest(unknown[0], data)
+        raise InputError(f"{source}: {place} names {unknown[0]}, which is no source in [data]; the nearest is {near}")
 
 
 def digests(data: Mapping[str, Kind]) -> dict[str, str]:
-    """What tells each source's data from others.
-
-    Raises:
-        InputError: there is none.
-    """
+    """A digest of each source's data; InputError if a source has none."""
     by_source = {}
     for name, kind in data.items():
         with inside(f"[data.{name}]"):

@@ -1,10 +1,10 @@
-"""A recipe: everything that decides a model, from its parts to the last step of its training."""
+"""A recipe: everything that determines a model, from its parts to the last step of its training."""
 
 import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,19 +22,19 @@ from models.recipes import toml_tables as files
 from models.recipes.data import KINDS, Kind, Preparation, Ready, Say, digests
 from models.recipes.origins import Origin
 
-RECIPE = "recipe.toml"  # as it was followed, in the directory of the run
+RECIPE = "recipe.toml"  # in the directory of a run: the recipe as it was followed
 _FOLLOWED = "# The recipe as it was followed by a training in this directory, which may write here."  # its first line
 _BEFORE_A_STATE = {RECIPE, "data", "metrics.jsonl", "tensorboard", "steps"}
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that was trained, and facts about what it was made of."""
+    """A trained model, and facts about its data and tokenizer."""
 
     model: Transformer
     data: Mapping[str, Mapping[str, Any]]  # by source: digest, documents, tokens, what was held out
     tokenizer: str  # a digest
-    begun: int  # the step that was gone on from
+    begun: int  # the step that the run went on from
     seconds: float  # of training, from there
 
 
@@ -46,8 +46,8 @@ class Recipe:
     origin: Origin  # of the model that is trained
     data: Mapping[str, Kind]
     plan: Plan
-    hidden_share: float  # the share of hidden tokens, of a masked-word model
-    fitted: tuple[str, ...] = ()  # what was made to fit other steps than the file's
+    hidden_share: float  # the share of hidden tokens, for a masked-word model
+    fitted: tuple[str, ...] = ()  # settings that were changed to fit other steps than the file's
 
     def train(
         self,
@@ -64,15 +64,15 @@ class Recipe:
         """Follow the recipe, and leave model, tokenizer, state, metrics and `recipe.toml` in the directory `out`.
 
         Args:
-            out: a new directory, or where `resume` is set the one that an earlier run was begun in.
+            out: a new directory; with `resume`, the directory of an earlier run.
             device: where the model is trained.
-            cache: keeps tokenizers, token arrays and generated texts, by what they were made of, so that runs share
-                them; by default `data` in `out`.
+            cache: keeps tokenizers, token arrays and generated texts under a hash of their sources, so that runs
+                share them; by default `data` in `out`.
             resume: go on from the last state in `out`.
-            measures: called with the model at every look.
-            parallel: how processes that torchrun started share the work; each makes the data ready for itself.
-            tell: called as training goes.
-            say: called while data is made ready, with the stage and how many documents were read.
+            measures: called with the model at every evaluation.
+            parallel: how processes that torchrun started share the work; each prepares the data for itself.
+            tell: called during training.
+            say: called while data is prepared, with the stage and the number of documents read.
 
         Raises:
             InputError: no text, too little of it, `out` holds another run; and as `interp.train`.
@@ -82,7 +82,7 @@ class Recipe:
             one_of("parallel", parallel, Parallel)
         if out.exists() and not out.is_dir():
             raise InputError(f"{out} is a file: --out must name a directory")
-        first = os.environ.get("RANK", "0") == "0"  # of the processes that torchrun started, or the only one
+        first = os.environ.get("RANK", "0") == "0"  # the first process that torchrun started, or the only one
         with ExitStack() as stack:
             if first:
                 try:
@@ -91,7 +91,7 @@ class Recipe:
                     raise InputError(f"cannot write {out}: {error.strerror or error}; choose another --out") from error
             begun = self._begun(out, resume=resume)
             data_digests = digests(self.data)
-            self._write(out)  # which tells that the directory is ours
+            self._write(out)  # marks the directory as ours
             cache = cache or out / "data"
             say("making the tokenizer", 0)
             model = self.origin.model(self.data, data_digests, cache, self.plan.seed)
@@ -127,7 +127,7 @@ class Recipe:
             return Trained(model, ready.facts, made_of["tokenizer"], begun, time.perf_counter() - since)
 
     def resolved(self) -> dict[str, Any]:
-        """The recipe as tables, defaults spelled out, from which the same run can be made again."""
+        """The recipe as tables with all defaults, from which the same run can be repeated."""
         names = {kind: name for name, kind in KINDS.items()}
         plan = asdict(self.plan)
         phases = plan.pop("phases")
@@ -140,7 +140,7 @@ class Recipe:
         return _plain(whole)
 
     def _begun(self, out: Path, *, resume: bool) -> int:
-        """The step to go on from. What can be refused before the long work is refused here."""
+        """The step to go on from; refuses what it can before the long work begins."""
         if not resume:
             if (out / state.FILE).exists():
                 raise InputError(f"{out} holds a run already: --resume goes on with it, or choose another --out")
@@ -151,7 +151,7 @@ class Recipe:
         return int(last.facts["step"])
 
     def _made_of(self, model: Transformer, ready: Ready) -> dict[str, Any]:
-        """Facts that a run which is resumed must share."""
+        """Facts that a resumed run must share."""
         whole = asdict(model.config)
         stacks = {name: whole[name] for name in model.config.stacks}
         texts = [each.backend.to_str() for each in (model.tokenizer, model.target_tokenizer) if each is not None]
@@ -174,35 +174,28 @@ class Recipe:
 
 
 def _check_free(out: Path) -> None:
-    """Refuse a directory that holds anything but what a run of ours left that was stopped before its first state."""
+    """Refuse a directory that holds anything, except what our own run left before its first state."""
     names = {each.name for each in out.iterdir() if not is_draft(each)} if out.is_dir() else set()
-    ours = _BEFORE_A_STATE if _is_ours(out / RECIPE) else set()
-    if foreign := sorted(names - ours):
+    if (out / RECIPE).is_file():  # a pipe would be read without end
+        with suppress(OSError), (out / RECIPE).open("rb") as opened:
+            if opened.read(len(_FOLLOWED)) == _FOLLOWED.encode():
+                names -= _BEFORE_A_STATE
+    if foreign := sorted(names):
         raise InputError(
-            f"{out} holds {', '.join(foreign[:3])}, which no training left that could be begun again: choose another "
-            "--out, which is new or empty"
+            f"{out} holds {', '.join(foreign[:3])}, which no unfinished training of ours left: choose another --out, "
+            "new or empty"
         )
 
 
-def _is_ours(file: Path) -> bool:
-    if not file.is_file():
-        return False
-    try:
-        with file.open("rb") as opened:
-            return opened.read(len(_FOLLOWED)) == _FOLLOWED.encode()
-    except OSError:
-        return False
-
-
 def _plain(value: Any) -> Any:
-    """As TOML has it: what is absent left out, sequences as lists."""
+    """Values for TOML: without None, sequences as lists."""
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items() if each is not None}
     return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _check_unchanged(file: Path, now: Mapping[str, Any]) -> None:
-    """Refuse to go on with a run that was begun with another recipe; data is told apart later, by its bytes."""
+    """Refuse to resume a run of another recipe; data is compared later, by its bytes."""
     if not file.is_file():
         return
     was, now_flat = files.flat(files.load(file)), files.flat(now)

@@ -1,4 +1,4 @@
-"""From the tables of a file to a recipe; all that can be wrong without reading a text is said here, in one line."""
+"""From the tables of a file to a recipe; one line refuses whatever is wrong before a text is read."""
 
 import re
 from collections.abc import Mapping
@@ -6,14 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from interp import StackConfig, TransformerConfig
 from interp.errors import InputError, inside
 from interp.training import Phase, Plan
 from models.families.interp_format import KINDS as PARTS
+from models.initialisation import Initial
 from models.plain_tables import Reader
 from models.recipes import toml_tables as files
-from models.recipes.architecture import architecture
-from models.recipes.data import KINDS, Kind, check_sources, learns
-from models.recipes.origins import Fresh, Loaded
+from models.recipes.data import KINDS, check_sources, learns
+from models.recipes.data import Kind as Data
+from models.recipes.origins import Fresh, Kind, Loaded
 from models.recipes.recipe import Recipe
 from models.recipes.text_sources import Paired
 from models.recipes.vocabulary import Vocabulary
@@ -22,6 +24,11 @@ _NAME = re.compile(r"[^\W_][\w .+-]{0,63}")
 _TABLES = ("model", "tokenizer", "target_tokenizer", "data", "training", "phases")
 _NEEDED_TO_GO_ON = ("model", "data", "phases")
 _TABLES_OF_FRESH = ("tokenizer", *_NEEDED_TO_GO_ON)
+STACKS = {"decoder": ("decoder",), "encoder": ("encoder",), "encoder-decoder": ("encoder", "decoder")}
+_FOLLOWS = {"causal", "cross_attention"}  # from the kind
+_OF_STACK = {name: hint for name, hint in get_type_hints(StackConfig).items() if name not in _FOLLOWS}
+_DERIVED = {"decoder", "encoder", "target_start", "writing"}  # by stacks and tokenizers
+_OF_WHOLE = {name: hint for name, hint in get_type_hints(TransformerConfig).items() if name not in _DERIVED}
 _PLAN = {name: hint for name, hint in get_type_hints(Plan).items() if name != "phases"}
 
 
@@ -31,8 +38,8 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
     Args:
         name: a file, or one of `shipped()`.
         overrides: values to set in place of the file's, by key: "model.n_layers", "data.novels.path",
-            "phases.0.steps", "phases.*.mix.repeats". Where these are steps, warm-up, hold and snapshots that no longer
-            fit are made to (`Recipe.fitted` says how), unless they are set too.
+            "phases.0.steps", "phases.*.mix.repeats". Where they change steps, warm-up, hold and snapshots are fitted
+            (`Recipe.fitted` says how), unless they are set too.
 
     Raises:
         InputError: no such recipe, an unknown key, a wrong value, or values that do not fit together.
@@ -48,7 +55,7 @@ def read(name: str | Path, overrides: Mapping[str, Any] | None = None) -> Recipe
 
 
 def named(name: str, tables: Mapping[str, Any]) -> Recipe:
-    """The recipe that these tables spell out; `name` is what messages call it.
+    """The recipe in these tables; messages call it `name`.
 
     Raises:
         InputError: as `read`.
@@ -65,7 +72,7 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
     for key in tables["data"]:
         if not _NAME.fullmatch(key):
             raise InputError(
-                f"{name}: [data.{key!r}]: files are called by this name: expected at most 64 letters, digits, spaces "
+                f"{name}: [data.{key!r}]: files get this name: expected at most 64 letters, digits, spaces "
                 "and _ . + -, beginning with a letter or digit"
             )
     data = {each: _data(reader, each, table) for each, table in tables["data"].items()}
@@ -78,21 +85,58 @@ def named(name: str, tables: Mapping[str, Any]) -> Recipe:
 def _loaded(reader: Reader, tables: Mapping[str, Any]) -> Loaded:
     model = tables["model"]
     if rest := [key for key in model if key != "start"] + [key for key in tables if key.endswith("tokenizer")]:
-        raise InputError(f"{reader.source}: a model that is gone on with has its own {rest[0]}: leave it out, or start")
+        raise InputError(f"{reader.source}: the model in [model].start has its own {rest[0]}: leave one of the two out")
     return Loaded(reader.fitting(model["start"], str, "[model].start"))
 
 
 def _fresh(parts: Reader, reader: Reader, tables: Mapping[str, Any]) -> Fresh:
     target = tables.get("target_tokenizer")
     return Fresh(
-        architecture(tables["model"], parts),
-        reader.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
-        None if target is None else reader.fields(Vocabulary, target, "[target_tokenizer]"),
-        dict(tables["model"]),
+        **_architecture(tables["model"], parts),
+        tokenizer=reader.fields(Vocabulary, tables["tokenizer"], "[tokenizer]"),
+        target_tokenizer=None if target is None else reader.fields(Vocabulary, target, "[target_tokenizer]"),
+        table=dict(tables["model"]),
     )
 
 
-def _data(reader: Reader, name: str, table: Any) -> Kind:
+def _architecture(table: Mapping[str, Any], reader: Reader) -> dict[str, Any]:
+    """Fields of stacks and of the whole from `[model]`; `[model.encoder]` and `[model.decoder]` override it."""
+    place = "[model]"
+    if "kind" not in table:
+        raise InputError(f"{reader.source}: {place} lacks kind: expected one of {', '.join(STACKS)}")
+    kind = reader.fitting(table["kind"], Kind, f"{place}.kind")
+    stacks_of_kind = STACKS[kind] if len(STACKS[kind]) > 1 else ()
+    reader.check_names(table, {"kind", "initial", *_OF_STACK, *_OF_WHOLE, *stacks_of_kind}, place)
+    common = _fitting(table, _OF_STACK, reader, place)
+    whole = _fitting(table, _OF_WHOLE, reader, place)
+    stacks = {}
+    for name in STACKS[kind]:
+        inner = f"[model.{name}]"
+        table_of = reader.fitting(table.get(name, {}), dict, inner) if name in stacks_of_kind else {}
+        reader.check_names(table_of, _OF_STACK, inner)
+        stacks[name] = _whole_heads({**common, **_fitting(table_of, _OF_STACK, reader, inner)}, reader)
+    initial = reader.fitting(table.get("initial", "normal"), Initial, f"{place}.initial")
+    return {"kind": kind, "stacks": stacks, "whole": whole, "initial": initial}
+
+
+def _fitting(table: Mapping[str, Any], hints: Mapping[str, Any], reader: Reader, place: str) -> dict[str, Any]:
+    return {name: reader.fitting(each, hints[name], f"{place}.{name}") for name, each in table.items() if name in hints}
+
+
+def _whole_heads(fields: dict[str, Any], reader: Reader) -> dict[str, Any]:
+    """The fields of a stack, with `d_head` where it is absent."""
+    reader.check_complete(StackConfig, {*fields, *_FOLLOWS, "d_head", "d_vocab"}, "[model]")
+    if "d_head" not in fields:
+        if fields["n_heads"] < 1 or fields["d_model"] % fields["n_heads"]:
+            raise InputError(
+                f"{reader.source}: [model]: heads share d_model evenly: expected a multiple of {fields['n_heads']}, "
+                f"got {fields['d_model']}; or give d_head"
+            )
+        fields["d_head"] = fields["d_model"] // fields["n_heads"]
+    return fields
+
+
+def _data(reader: Reader, name: str, table: Any) -> Data:
     place = f"[data.{name}]"
     entries = reader.fitting(table, dict, place)
     if entries.get("kind") == "text" and not entries.get("path"):
@@ -136,7 +180,7 @@ def _check(recipe: Recipe) -> None:
             expected = "pairs" if two_stacks else "text, generated or repeats"
             raise InputError(f"{source}: [data.{name}]: the model is of kind {model.kind}: expected {expected}")
     if two_stacks and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
-        raise InputError(f"{source}: pairs of texts are not mixed: expected one source in the mix of every phase")
+        raise InputError(f"{source}: pairs of texts cannot be mixed: expected one source in the mix of every phase")
     if recipe.plan.sample is not None and model.kind == "encoder":
         raise InputError(f"{source}: [training].sample: an encoder continues no text: leave it out")
     if not 0 < recipe.hidden_share < 1:

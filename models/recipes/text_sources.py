@@ -1,4 +1,4 @@
-"""What is learnt from: running text, of files or generated, and pairs of texts; a share is left out of training."""
+"""Training text: running text from files or generated, and pairs of texts; a share is held out of training."""
 
 import hashlib
 import json
@@ -24,8 +24,8 @@ _HASHED = 100  # generated texts that a digest reads, so that it changes with th
 class Text:
     """Text files: `*.txt` (also .gz, .zst) below a directory, or files named one by one.
 
-    Documents are held out by name alone, so that one always is or never. Where that leaves one side empty, as of a
-    single file, the last share of every document is held out.
+    Documents are held out by name alone, so a document is on the same side in every run. Where that leaves one side
+    empty, for example with a single file, the last share of every document is held out.
     """
 
     path: str | tuple[str, ...] = ()
@@ -38,11 +38,7 @@ class Text:
             raise InputError("lacks path, a text file or a folder of them")
 
     def files(self) -> list[Path]:
-        """The files, in the order of their names.
-
-        Raises:
-            InputError: there is no text.
-        """
+        """The files, in the order of their names; InputError if there is no text."""
         paths = (self.path,) if isinstance(self.path, str) else self.path
         return [file for path in paths for file in texts.find(Path(path))]
 
@@ -67,7 +63,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Generated:
-    """Texts by a generator's name, by default apart from those that the analyses measure on."""
+    """Texts by a generator's name; by default not those that the analyses measure on."""
 
     name: str
     count: int
@@ -96,17 +92,13 @@ Running = Text | Generated
 
 @dataclass(frozen=True)
 class StoredTexts:
-    """Generated texts in a file, written when they are first read: to generate them takes far longer than to read."""
+    """Generated texts in a file, written when they are first read: generating takes far longer than reading."""
 
     source: Generated
-    file: Path  # a line a text: what it is called and what it says, as JSON; in the last line a hash of all before
+    file: Path  # a line of JSON for each text, with its name; the last line is a hash of all before
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
-        """The texts of one of the two sides.
-
-        Raises:
-            InputError: the file cannot be written, or is damaged.
-        """
+        """The texts of one of the two sides; InputError if the file cannot be written, or is damaged."""
         if not self.file.is_file():
             self._write()
         try:
@@ -146,8 +138,8 @@ class StoredTexts:
 class Paired:
     """Two columns under a line that names them, or pairs by the name of their rule.
 
-    They are held out by their source in a file, and by their target where a rule makes them: then what a model is to
-    write of those that are held out, it has never written.
+    Pairs in a file are held out by their source. Pairs by a rule are held out by their target, so the model has never
+    written a held-out target.
     """
 
     path: str | None = None
@@ -166,11 +158,7 @@ class Paired:
 
     @cached_property
     def sides(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-        """What is learnt from, and what is held out.
-
-        Raises:
-            InputError: no such file, a line that has not two columns, or nothing to learn from.
-        """
+        """Pairs for training, and those held out; InputError if there are none for training, or the file is wrong."""
         halves: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
         for pair in self._pairs():
             unit = pair[0] if self.name is None else pair[1]  # a rule writes one target from several sources
@@ -180,7 +168,7 @@ class Paired:
         return halves
 
     def digest(self) -> str:
-        """Tells these pairs, and how they are divided, from others."""
+        """SHA-256 of the pairs, and of how they are divided."""
         return digest_of([self.held_out, *self.sides])
 
     def _pairs(self) -> Iterator[tuple[str, str]]:
@@ -197,12 +185,12 @@ class Paired:
 
 
 def read_from(kind: Running, digest: str, cache: Path) -> Text | StoredTexts:
-    """What gives the documents of running text: its files, or for generated texts a file in the cache."""
+    """The source of running text: its files, or for generated texts a file in the cache."""
     return kind if isinstance(kind, Text) else StoredTexts(kind, cache / f"{kind.name}-{digest[:16]}.texts")
 
 
 def check_share(share: float) -> None:
-    """Refuse what is no share of a whole that leaves something to learn from."""
+    """Refuse a share that leaves nothing for training."""
     if not 0 <= share < 1:
         raise InputError(f"held_out is a share: expected 0 <= held_out < 1, got {share:g}")
 
@@ -214,7 +202,7 @@ def check_count(count: int) -> None:
 
 
 def digest_of(facts: object) -> str:
-    """SHA-256 of what fits into JSON."""
+    """SHA-256 of facts that JSON can hold."""
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 

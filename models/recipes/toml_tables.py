@@ -1,4 +1,4 @@
-"""A recipe as the tables of a TOML file: which file, and what of it is put in another way for one run."""
+"""A recipe as the tables of a TOML file: which file, and which values are changed for one run."""
 
 import tomllib
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from models.plain_tables import nearest
 _FOLDER = Path(__file__).parent
 _LARGEST = 1 << 24  # bytes of a recipe
 _PATHS = {"path", "file"}  # keys whose values are relative to where they are written
-_MODELS = {"start"}  # keys whose values are, where such a directory is there, and names otherwise
+_MODELS = {"start"}  # keys whose values are relative paths if such a directory exists, and names otherwise
 
 
 def shipped() -> list[str]:
@@ -21,11 +21,7 @@ def shipped() -> list[str]:
 
 
 def file_of(name: str | Path) -> Path:
-    """The file of a recipe: itself, or one that is shipped.
-
-    Raises:
-        InputError: there is no such recipe.
-    """
+    """The file of a recipe: its own, or a shipped one; InputError if there is no such recipe."""
     if is_file(Path(name)) and not Path(name).is_dir():
         return Path(name)
     if str(name) in shipped():
@@ -39,27 +35,23 @@ def file_of(name: str | Path) -> Path:
 
 
 def load(file: Path) -> dict[str, Any]:
-    """The file's tables; paths in them are relative to the file.
-
-    Raises:
-        InputError: it is no TOML.
-    """
+    """The file's tables, with paths relative to the file; InputError if it is not TOML."""
     try:
         tables = tomllib.loads(whole(file, _LARGEST))
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, tables in tables without end
+    except (ValueError, RecursionError) as error:  # a number with thousands of digits, endlessly nested tables
         raise InputError(f"{file} is not readable as TOML: {error}") from error
-    return _placed(tables, file.parent)
+    return _with_absolute_paths("", tables, file.parent)
 
 
 def assignment(text: str) -> tuple[str, Any]:
-    """KEY and value of KEY=VALUE. The value is TOML; what is none is taken as text, so that a word needs no quotes.
+    """KEY and value of KEY=VALUE. The value is TOML, or else plain text, so a word needs no quotes.
 
     Raises:
         InputError: there is no `=`, or no key.
     """
     key, equals, value = text.partition("=")
     if not equals or not key.strip():
-        raise InputError(f"expected KEY=VALUE, as model.n_layers=1, got {text!r}")
+        raise InputError(f"expected KEY=VALUE, such as model.n_layers=1, got {text!r}")
     try:
         return key.strip(), tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
@@ -69,47 +61,39 @@ def assignment(text: str) -> tuple[str, Any]:
 def put(tables: dict[str, Any], key: str, value: Any) -> None:
     """Set `a.b.c` in place; in a list a step is a number from 0, or `*` for every entry. Paths are relative to here.
 
-    Raises:
-        InputError: the way leads through what is no table.
+    InputError if a step leads into a value that is no table.
     """
-    way = key.split(".")
-    _put(tables, way, _settled(way[-1], value, Path.cwd()), key)
-
-
-def _put(place: Any, way: list[str], value: Any, key: str) -> None:
-    if not isinstance(place, dict | list):
-        raise InputError(f"cannot set {key}: {place!r} is a value, and no table with entries of its own")
-    step, *rest = way
-    steps: list[Any] = _indices(place, step, key) if isinstance(place, list) else [step]
-    for entry in steps:
-        if rest:
-            _put(place[entry] if isinstance(place, list) else place.setdefault(entry, {}), rest, value, key)
-        else:
+    *way, last = key.split(".")
+    value = _with_absolute_paths(last, value, Path.cwd())
+    places: list[Any] = [tables]
+    for step in way:
+        entries = [(place, entry) for place in places for entry in _entries(place, step, key)]
+        places = [place.setdefault(entry, {}) if isinstance(place, dict) else place[entry] for place, entry in entries]
+    for place in places:
+        for entry in _entries(place, last, key):
             place[entry] = value
 
 
-def _indices(entries: list[Any], step: str, key: str) -> list[int]:
+def _entries(place: Any, step: str, key: str) -> list[Any]:
+    """The entries of a table or a list that a step of a key names."""
+    if isinstance(place, dict):
+        return [step]
+    if not isinstance(place, list):
+        raise InputError(f"cannot set {key}: {place!r} is a value, not a table with entries")
     if step == "*":
-        return [*range(len(entries))]
-    if not step.isdecimal() or int(step) >= len(entries):
-        numbers = ", ".join(map(str, range(len(entries))))
+        return [*range(len(place))]
+    if not step.isdecimal() or int(step) >= len(place):
+        numbers = ", ".join(map(str, range(len(place))))
         raise InputError(f"cannot set {key}: expected one of {numbers}, or * for all of them, got {step}")
     return [int(step)]
 
 
 def fit_steps(tables: dict[str, Any], old_steps: tuple[int, int], keys: Collection[str]) -> list[str]:
-    """Have what counts steps fit phases that were given other steps; what was set itself stays.
+    """Fit settings that count steps to phases whose steps were changed; a setting in `keys` stays.
 
-    Snapshots beyond the end are left out, and the end is one where it was; where warm-up and hold leave nothing of the
-    steps up to the first phase that begins the schedule anew, they shrink in proportion.
-
-    Args:
-        tables: a recipe's, changed in place.
-        old_steps: `steps_of` them before.
-        keys: the keys that were set.
-
-    Returns:
-        What was changed, each as a person reads it.
+    Snapshots beyond the end are left out; a snapshot at the end moves to the new end. Warm-up and hold shrink in
+    proportion if they leave no steps before the phase that begins the schedule anew. `old_steps` are `steps_of` the
+    tables before. The result names each change in words.
     """
     training, (whole, first), (end, leg) = tables.get("training", {}), old_steps, steps_of(tables)
     fitted: dict[str, Any] = {}
@@ -147,7 +131,7 @@ def _short(value: Any) -> str:
 
 
 def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every value by its whole key (`phases.0.steps`), without paths and models, which say where and not what."""
+    """Every value by its whole key (`phases.0.steps`), without paths and models, which only say where data lies."""
     values: dict[str, Any] = {}
     for name, value in tables.items():
         if isinstance(value, list) and value and all(isinstance(each, dict) for each in value):
@@ -159,21 +143,11 @@ def flat(tables: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return values
 
 
-def _placed(value: Any, folder: Path) -> Any:
-    """The same with paths made absolute."""
-    if isinstance(value, dict):
-        return {name: _settled(name, each, folder) for name, each in value.items()}
-    return [_placed(each, folder) for each in value] if isinstance(value, list) else value
-
-
-def _settled(name: str, value: Any, folder: Path) -> Any:
+def _with_absolute_paths(name: str, value: Any, folder: Path) -> Any:
     """The value of a key, with paths in it made absolute."""
-    if name in _PATHS or (name in _MODELS and isinstance(value, str) and (folder / value).is_dir()):
-        return _absolute(value, folder)
-    return _placed(value, folder)
-
-
-def _absolute(value: Any, folder: Path) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_absolute_paths(key, each, folder) for key, each in value.items()}
     if isinstance(value, list):
-        return [_absolute(each, folder) for each in value]
-    return str((folder / Path(value).expanduser()).resolve()) if isinstance(value, str) else value
+        return [_with_absolute_paths(name, each, folder) for each in value]
+    is_path = isinstance(value, str) and (name in _PATHS or (name in _MODELS and (folder / value).is_dir()))
+    return str((folder / Path(value).expanduser()).resolve()) if is_path else value

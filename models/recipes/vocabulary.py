@@ -15,37 +15,29 @@ from interp.training.whole_files import replacing
 from models.huggingface import read_tokenizer
 from models.recipes.text_sources import digest_of
 
-END = "</s>"  # after a text that is written for another
+END = "</s>"  # after a target
 UNKNOWN = "<unk>"
 _CHARACTER = Regex(r"[\s\S]")
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What a recipe says of a tokenizer: one of the first three.
+    """A recipe's tokenizer, by exactly one of the first three fields; a file goes without texts."""
 
-    Raises:
-        InputError: none of them, or more than one; a file, and texts to make a tokenizer of.
-    """
-
-    d_vocab: int | None = None  # byte-level BPE of the training text, of so many tokens
+    d_vocab: int | None = None  # byte-level BPE of the training text, with so many tokens
     file: str | None = None  # a tokenizer.json
-    level: Literal["characters", "words"] | None = None  # all that are in the training text; words are between spaces
-    texts: tuple[str, ...] = ()  # sources that count as the training text; none named: all
+    level: Literal["characters", "words"] | None = None  # all in the training text; spaces separate words
+    texts: tuple[str, ...] = ()  # sources that count as the training text; all if none is named
 
     def __post_init__(self) -> None:
         settings = [name for name in ("d_vocab", "file", "level") if getattr(self, name) is not None]
         if len(settings) != 1:
             raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(settings) or 'none of them'}")
         if self.file is not None and self.texts:
-            raise InputError("a tokenizer that is read from a file is made of no texts: leave texts out, or file")
+            raise InputError("a tokenizer from a file is made of no texts: leave texts out, or file")
 
     def ready(self) -> Tokenizer | None:
-        """The tokenizer of a file; None where one has yet to be made.
-
-        Raises:
-            InputError: there is no such file, or it is damaged.
-        """
+        """The tokenizer in the file, None where no file is named; InputError if it is missing or damaged."""
         if self.file is None:
             return None
         path = Path(self.file)
@@ -57,17 +49,10 @@ class Vocabulary:
     def make(
         self, lines: Callable[[], Iterable[str]], digest: str, cache: Path, *, mask: bool = False, paired: bool = False
     ) -> Tokenizer:
-        """The tokenizer: from its file, from the cache, or made of the texts.
+        """The tokenizer: from its file, from the folder `cache`, or trained on the texts of `lines` with this `digest`.
 
-        Args:
-            lines: gives the training texts.
-            digest: tells these texts from others.
-            cache: where it is kept.
-            mask: whether there is to be a token to hide words behind.
-            paired: texts end in `</s>` and do not begin with `<s>`: they are read by an encoder, or written after it.
-
-        Raises:
-            InputError: too little text for such a vocabulary; the disk is full.
+        `mask` adds a token that hides words. `paired` texts, for an encoder-decoder, end in `</s>` and do not begin
+        with `<s>`. InputError if there is too little text for the vocabulary, or the disk is full.
         """
         if (tokenizer := self.ready()) is not None:
             return tokenizer
@@ -84,7 +69,7 @@ class Vocabulary:
             assert tokenizer is not None
             return tokenizer
         except InputError as error:
-            raise InputError(f"{place} is damaged ({error}): remove it, and it is made again") from error
+            raise InputError(f"{place} is damaged ({error}): remove it, and it will be made again") from error
 
     def _train(self, lines: Iterable[str], *, mask: bool, paired: bool) -> Backend:
         if self.d_vocab is not None:
@@ -103,14 +88,14 @@ class Vocabulary:
 
 
 def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) -> Backend:
-    """All characters or words that the texts have, the commonest first."""
+    """A tokenizer of all characters or words in the texts, the commonest first."""
     cut = pre_tokenizers.Split(_CHARACTER, "isolated") if characters else pre_tokenizers.WhitespaceSplit()
     counts: Counter[str] = Counter()
     for text in lines:
         counts.update(text if characters else text.split())
     special = [texts.START, *([END] if paired else []), *([texts.MASK] if mask else []), UNKNOWN]
     if not counts:
-        raise InputError("no text to make a vocabulary of")
+        raise InputError("there is no text to make a vocabulary from")
     words = [each for each, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if each not in special]
     backend = Backend(models.WordLevel({each: at for at, each in enumerate([*special, *words])}, unk_token=UNKNOWN))
     backend.pre_tokenizer = cut
@@ -121,11 +106,7 @@ def _level(lines: Iterable[str], *, characters: bool, mask: bool, paired: bool) 
 
 
 def start_of(tokenizer: Tokenizer) -> int:
-    """The id that a decoder's input begins with, where it writes for an encoder.
-
-    Raises:
-        InputError: the vocabulary has no such token.
-    """
+    """The id that the decoder's input begins with in an encoder-decoder; InputError if the vocabulary has none."""
     start = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
     if start is None:
         raise InputError(f'a decoder begins with a token of its own: expected "{texts.START}" in the vocabulary')

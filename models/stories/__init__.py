@@ -1,8 +1,8 @@
 """Generated children's stories with gold tags, dependencies and coreference: a textbook and a default corpus.
 
-Portraits are shorter, and tell of one person alone. Tales are longer, of richer English: in them no fixed offset and no
-nearest word of a class finds most relations, so that a head which does has something to show. Sentences are written so
-that no rule finds most subjects, nor whom a pronoun means.
+Portraits are shorter, about one person alone. Tales are longer, in richer English: no fixed offset and no nearest word
+of a class finds most of their relations, so a head that does has something to show. In sentences no rule finds most
+subjects, nor whom a pronoun means.
 """
 
 import random
@@ -37,7 +37,7 @@ def stories(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 
 def story(seed: int, index: int) -> AnnotatedText:
-    """One story, the same whenever it is asked for, so that a stream can be shared out by index.
+    """One story, always the same for a seed and index, so processes can share a stream by index.
 
     Predicate nouns ("Tim was a kind boy") are no mentions; every other noun phrase and personal pronoun is one.
     """
@@ -55,7 +55,7 @@ def portraits(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 
 def portrait(seed: int, index: int) -> AnnotatedText:
-    """A few sentences about one person, who is the subject of each; the same whenever it is asked for."""
+    """A few sentences about one person, who is the subject of each; always the same for a seed and index."""
     name = f"portrait-{whole_number('seed', seed)}-{index}"
     teller = Teller(random.Random(name))
     Script("portraits", teller, hero=teller.cast.person()).value(["portrait"])
@@ -68,9 +68,9 @@ def tales(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 
 def tale(seed: int, index: int) -> AnnotatedText:
-    """One tale of two people, one of either gender, in which fixed rules find few relations; the same at each asking.
+    """One tale of a "he" and a "she" in which fixed rules find few relations; always the same for a seed and index.
 
-    Mentions are those of the stories; who is meant by "everyone" is no mention, nor is a relative pronoun.
+    Mentions are as in the stories; "everyone" is no mention, nor is a relative pronoun.
     """
     name = f"tale-{whole_number('seed', seed)}-{index}"
     teller = Narrator(random.Random(name))
@@ -88,5 +88,5 @@ GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[Annotated
         "new-sentences": new_sentences,
     }
 )
-"""What is generated, by the name that a recipe and `--corpus` call it by."""
+"""The generators by the names that recipes and `--corpus` use."""
 __dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -19,21 +19,21 @@ class Entity:
     """Someone or something in a story."""
 
     chain: str
-    kind: str  # "person", "animal", "thing", "event" or "place": pronouns are taken to be clear between kinds
+    kind: str  # "person", "animal", "thing", "event" or "place"; pronouns are clear between kinds
     pronouns: Pronouns
     noun: Noun
     name: str | None = None
     adjective: str | None = None
     owner: "Entity | None" = None
     members: "tuple[Entity, ...]" = ()
-    is_known: bool = False  # whether "the" will do
-    names: tuple[str, ...] = ()  # all of a name of several words: "Uncle Ben", "Anna Brown"
-    traits: tuple[str, ...] = ()  # adjectives that a tale may give it, of which any few will do
+    is_known: bool = False  # whether it is called by "the"
+    names: tuple[str, ...] = ()  # the words of a longer name: "Uncle Ben", "Anna Brown"
+    traits: tuple[str, ...] = ()  # adjectives that a tale may use
     state: str | None = None  # a participle before the noun: "broken"
     compound: str | None = None  # a noun before the noun: "garden" of "the garden gate"
     bare: bool = False  # whether it has no determiner: "plums"
-    feature: "Entity | None" = None  # what it is known by: "with the hat"
-    last: int = _LONG_AGO  # the sentence in which it was last spoken of
+    feature: "Entity | None" = None  # what distinguishes it: "with the hat"
+    last: int = _LONG_AGO  # the sentence that last mentioned it
 
     @property
     def plural(self) -> bool:
@@ -42,7 +42,7 @@ class Entity:
 
 
 class Cast:
-    """All that is in one story, made as it is needed."""
+    """Everyone and everything in one story, created when needed."""
 
     def __init__(self, rng: random.Random) -> None:
         self.everyone: list[Entity] = []
@@ -61,12 +61,12 @@ class Cast:
         return self._add("person", pronouns, nouns[0], self._rng.choice(free))
 
     def grown_up(self, pronouns: Pronouns) -> Entity:
-        """Someone without a name, called by what they do."""
+        """Someone without a name, called by their work."""
         nouns = lexicon.MASCULINE_HELPERS if pronouns is MASCULINE else lexicon.FEMININE_HELPERS
         return self._add("person", pronouns, self._rng.choice(self._unused(nouns)))
 
     def companion(self, person: Entity) -> Entity:
-        """A second person, in two stories of three of the other gender."""
+        """A second person, in two of three stories of the other gender."""
         opposite = FEMININE if person.pronouns is MASCULINE else MASCULINE
         return self.person(opposite if self._rng.random() < 0.67 else person.pronouns)
 
@@ -100,7 +100,7 @@ class Cast:
         return self._add("thing", NEUTER, self._rng.choice(self._unused(nouns)), adjective=adjective, owner=owner)
 
     def spot(self, *names: str, nouns: Sequence[Noun] = lexicon.AT_PLACES) -> Entity:
-        """A place that is near, of those named if any are: a gate, a wall."""
+        """A place nearby, one of the `names` if there are any: a gate, a wall."""
         fitting = [noun for noun in nouns if not names or noun.singular in names]
         return self._add("place", NEUTER, self._rng.choice(self._unused(fitting)), is_known=True)
 
@@ -109,11 +109,11 @@ class Cast:
         return self._add("thing", NEUTER, self._rng.choice(self._unused(lexicon.BODY)), owner=owner)
 
     def place(self, *names: str) -> Entity:
-        """A place, of those named if any are: everyone knows which one it is."""
+        """A place that everyone knows, one of the `names` if there are any."""
         return self.spot(*names, nouns=lexicon.PLACES)
 
     def event(self, name: str, *adjectives: str, owner: Entity | None = None, is_known: bool = False) -> Entity:
-        """What is done, as a noun: "a long walk", "her help", and if it `is_known` "the work"."""
+        """An event as a noun: "a long walk", "her help", and if it `is_known` "the work"."""
         adjective = self._maybe(adjectives) if adjectives else None
         return self._add("event", NEUTER, Noun(name, name + "s"), adjective=adjective, owner=owner, is_known=is_known)
 

@@ -1,19 +1,19 @@
-"""How a tale calls someone or something: with adjectives, participles and nouns before, and phrases after the noun."""
+"""How does a tale describe someone? With adjectives, participles and nouns before a noun, and phrases after it."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from models.stories import grammar, lexicon
 from models.stories.cast import Entity
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FEMININE, FRIEND, MASCULINE, Noun
-from models.stories.references import Lazy, Teller
+from models.stories.references import Lazy, Teller, later
 
 
 @dataclass(frozen=True)
 class Description:
-    """Someone or something called by a description, never by a pronoun, with more after it."""
+    """An entity that is described, never a pronoun, with clauses after it."""
 
     entity: Entity
     clauses: tuple[Lazy, ...] = ()
@@ -24,7 +24,7 @@ _WAYS = {"one": 4, "two": 1, "joined": 22, "degree": 1, "state": 24, "both": 2} 
 
 
 class Describer(Teller):
-    """What a tale knows of those in it, and how it calls them."""
+    """The state of a tale, and how it describes its entities."""
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
@@ -35,7 +35,7 @@ class Describer(Teller):
         return self.rng.choice(options)
 
     def adorn(self, entity: Entity) -> Entity:
-        """Give it adjectives, a participle, and for some nouns one before it."""
+        """Give it adjectives, a participle and, for some nouns, a noun before it."""
         sort = "meal" if entity.noun in lexicon.MEALS else entity.kind
         entity.traits = tuple(self.rng.sample(lexicon.TRAITS[sort], 3))
         if self.maybe(0.85):
@@ -47,7 +47,7 @@ class Describer(Teller):
         return entity
 
     def people(self) -> tuple[Entity, Entity]:
-        """Two with names, one of either gender."""
+        """Two people with names, a "he" and a "she" in either order."""
         pair = [self._child(pronouns) for pronouns in (MASCULINE, FEMININE)]
         self.rng.shuffle(pair)
         return pair[0], pair[1]
@@ -59,7 +59,7 @@ class Describer(Teller):
         return person
 
     def helper(self, nephew: Entity) -> Entity:
-        """Someone grown-up: "Uncle Ben", or a man who is known by his hat."""
+        """Someone grown-up: "Uncle Ben", or a man with a hat."""
         pronouns = self.rng.choice((MASCULINE, FEMININE))
         if self.maybe(0.6):
             person = self.cast.person(pronouns, named=True)
@@ -79,7 +79,7 @@ class Describer(Teller):
         return self.adorn(self.cast.thing(nouns, owner))
 
     def spot(self, *names: str) -> Entity:
-        """A place that is near: a gate, a wall."""
+        """A place nearby: a gate, a wall."""
         return self.adorn(self.cast.spot(*names))
 
     def treats(self) -> Entity:
@@ -90,30 +90,24 @@ class Describer(Teller):
 
     # Ways to call someone or something.
 
-    def pair(self, first: Entity, second: Entity) -> Callable[[], Phrase]:
-        """Two for a subject, who are not spoken of as one again: "Tom and the dog"."""
+    @later
+    def pair(self, first: Entity, second: Entity) -> Phrase:
+        """Two as a subject, for this sentence only: "Tom and the dog"."""
+        self._subject = None
+        return grammar.coordinated(self._full(first), self._full(second))
 
-        def phrase() -> Phrase:
-            self._subject = None
-            return grammar.coordinated(self._full(first), self._full(second))
-
-        return phrase
-
-    def friend_of(self, person: Entity, friend: Entity, *clauses: Lazy) -> Callable[[], Phrase]:
+    @later
+    def friend_of(self, person: Entity, friend: Entity, *clauses: Lazy) -> Phrase:
         """A description for a subject: "her good friend Tom"."""
-
-        def phrase() -> Phrase:
-            owner = self._possessor(person, friend)
-            self._tells_of(friend)
-            self._spoken(friend)
-            friend.is_known = True
-            traits: list[Part] = [("amod", word(self.choose("best", "old", "good"), "ADJ"))] if self.maybe() else []
-            noun = word(self.choose("friend", "neighbour"), "NOUN")
-            whole = join(owner, *traits, (HEAD, noun), ("appos", word(friend.name or "", "PROPN")))
-            term = grammar.refer(whole, friend.chain)
-            return join((HEAD, term), grammar.comma(), *self._parts(clauses), grammar.comma()) if clauses else term
-
-        return phrase
+        owner = self._possessor(person, friend)
+        self._tells_of(friend)
+        self._spoken(friend)
+        friend.is_known = True
+        traits: list[Part] = [("amod", word(self.choose("best", "old", "good"), "ADJ"))] if self.maybe() else []
+        noun = word(self.choose("friend", "neighbour"), "NOUN")
+        whole = join(owner, *traits, (HEAD, noun), ("appos", word(friend.name or "", "PROPN")))
+        term = grammar.refer(whole, friend.chain)
+        return join((HEAD, term), grammar.comma(), *self._parts(clauses), grammar.comma()) if clauses else term
 
     def _second(self, entity: Entity) -> Phrase:
         """The second of two, which often has two adjectives of its own: "and an old but strong rope"."""
@@ -133,13 +127,13 @@ class Describer(Teller):
         return grammar.refer(phrase, description.entity.chain)
 
     def _rivals(self, entity: Entity) -> list[Entity]:
-        """Here "it" is clear where nothing else was spoken of that it could mean, of whatever kind."""
+        """In a tale "it" is clear only if nothing else of any kind was mentioned that it could mean."""
         now = len(self.sentences)
         rivals = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
         return [each for each in rivals if each.last >= now - 1 and not (each is self._subject and entity.last == now)]
 
     def _is_clear(self, entity: Entity, *, as_subject: bool) -> bool:
-        """Here a subject that goes on is no "he" where another "he" has come between."""
+        """In a tale a subject is no "he" again after another "he"."""
         return not self._rivals(entity) and super()._is_clear(entity, as_subject=as_subject)
 
     def _description(self, entity: Entity, *clauses: Lazy) -> Phrase:
@@ -152,10 +146,11 @@ class Describer(Teller):
         if entity.compound:
             modifiers.append(("compound", word(entity.compound, "NOUN")))
         first = modifiers[0][1].words[0].form if modifiers else entity.noun.singular
+        determiner = None
         if clauses and entity.is_known:  # "the boat that Tom had lost", not "Tom's boat that"
             determiner = grammar.article("the")
-        else:
-            determiner = None if entity.bare else self._determiner(entity, first)
+        elif not entity.bare:
+            determiner = self._determiner(entity, first)
         parts = self._parts(clauses)
         if entity.feature and not clauses and (not entity.is_known or self.maybe(0.35)):
             parts.append(self.beside("with", entity.feature)())
@@ -171,18 +166,13 @@ class Describer(Teller):
         name = join((HEAD, first), *(("flat", other) for other in rest))
         if entity.owner and kin and self.maybe(0.6):
             return join(self._possessor(entity.owner, entity), (HEAD, name))
-        if fond:
-            return join(
-                (
-                    "amod",
-                    word(self.choose("dear", "good", "old" if kin else "little", "kind" if kin else "poor"), "ADJ"),
-                ),
-                (HEAD, name),
-            )
-        return name
+        if not fond:
+            return name
+        fondly = self.choose("dear", "good", *(("old", "kind") if kin else ("little", "poor")))
+        return join(("amod", word(fondly, "ADJ")), (HEAD, name))
 
     def _possessor(self, owner: Entity, owned: Entity) -> Part:
-        """One whom the sentence has named already is "his" or "her", where no other can be meant."""
+        """An owner named in the sentence is "his" or "her" if no other can be meant."""
         if owner.is_known and owner.last == len(self.sentences) and not self._rivals(owner):
             return "nmod:poss", grammar.refer(word(owner.pronouns.possessive, "PRON"), owner.chain)
         return super()._possessor(owner, owned)
@@ -201,9 +191,6 @@ class Describer(Teller):
         if way == "joined":
             return [("amod", join((HEAD, first), grammar.conjunct(self.choose("and", "but"), second)))]
         return [("amod", grammar.degree(self.choose("very", "rather"), first) if way == "degree" else first)]
-
-    def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
-        return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
 
     def _part(self, role: str, entity: Entity | Description | None, *, of_noun: bool) -> Part:
         if not isinstance(entity, Description):

@@ -1,7 +1,7 @@
 """Phrases that carry their own analysis: composing two composes their words, dependencies and mentions.
 
-`join` is the whole of it: the parts stand side by side, and the root of each depends on the root of the part called
-HEAD. Relations follow Universal Dependencies v2. What a speaker would call a mention is marked by `refer`.
+`join` does it all: the parts stand side by side, and the root of each depends on the root of the part called HEAD.
+Relations follow Universal Dependencies v2. `refer` marks a mention.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ class Word(NamedTuple):
 
 @dataclass(frozen=True)
 class Phrase:
-    """Words with one root among them, and the mentions they hold."""
+    """Words with one root, and the mentions in them."""
 
     words: tuple[Word, ...]
     mentions: tuple[Mention, ...] = ()
@@ -40,11 +40,11 @@ class Phrase:
 
     @property
     def root(self) -> int:
-        """The index of the word that depends on none of the others."""
+        """The index of the word that depends on no other."""
         return next(i for i, each in enumerate(self.words) if each.head == ROOT)
 
 
-Part = tuple[str, Phrase]  # a phrase and its relation to the head of what it is joined into
+Part = tuple[str, Phrase]  # a phrase and its relation to the head of the phrase that it joins
 
 
 def word(form: str, tag: str, *, plural: bool = False) -> Phrase:
@@ -70,21 +70,17 @@ def join(*parts: Part) -> Phrase:
 
 
 def refer(phrase: Phrase, chain: str) -> Phrase:
-    """The same phrase, all of it a mention of `chain`."""
+    """The same phrase as a mention of `chain`."""
     mention = Mention(0, len(phrase.words), phrase.root, chain)
     return replace(phrase, mentions=(mention, *phrase.mentions))
 
 
-def noun_phrase(determiner: Part | None, adjectives: Iterable[str], noun: Noun, *rest: Part, plural: bool) -> Phrase:
-    """A determiner or possessor, adjectives, a noun, and what follows it."""
-    return nominal(determiner, [("amod", word(each, "ADJ")) for each in adjectives], noun, *rest, plural=plural)
-
-
-def nominal(determiner: Part | None, modifiers: Iterable[Part], noun: Noun, *rest: Part, plural: bool) -> Phrase:
-    """A noun phrase whose modifiers are phrases themselves: "a very old garden gate"."""
+def nominal(determiner: Part | None, modifiers: Iterable[str | Part], noun: Noun, *rest: Part, plural: bool) -> Phrase:
+    """A noun phrase: a determiner or possessor, adjectives or other modifiers, a noun, and what follows it."""
     form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
     parts: list[Part] = [determiner] if determiner else []
-    return join(*parts, *modifiers, (HEAD, form), *rest)
+    parts += [("amod", word(each, "ADJ")) if isinstance(each, str) else each for each in modifiers]
+    return join(*parts, (HEAD, form), *rest)
 
 
 def degree(adverb_form: str, described: Phrase) -> Phrase:
@@ -110,13 +106,8 @@ def verb_form(verb: Verb, tense: Tense, *, plural: bool) -> str:
 
 
 def predication(subject: Phrase, group: Iterable[Part], head: Phrase, *rest: Part) -> Phrase:
-    """Subject, what stands before the head of the predicate (auxiliaries, copula, adverbs, an aside), and the rest."""
+    """A subject, the words before the predicate's head (auxiliaries, copula, adverbs, an aside), the head, the rest."""
     return join(("nsubj", subject), *group, (HEAD, head), *rest)
-
-
-def question(question: Phrase, subject: Phrase, *group: Part) -> Phrase:
-    """An indirect question about what someone or something is: "who the man was", "how old the dog was"."""
-    return join((HEAD, question), ("nsubj", subject), *group)
 
 
 def be(tense: Tense, *, plural: bool, tag: str = "AUX") -> Phrase:
@@ -125,7 +116,7 @@ def be(tense: Tense, *, plural: bool, tag: str = "AUX") -> Phrase:
 
 
 def conjunct(conjunction: str, second: Phrase) -> Part:
-    """What is added to a phrase of its kind before it: "and found a ball"."""
+    """A second phrase after one of its kind: "and found a ball"."""
     return "conj", join(("cc", word(conjunction, "CCONJ")), (HEAD, second))
 
 

@@ -1,4 +1,4 @@
-"""The words of the stories, and of the minimal pairs that are built from the same ones: `lexicon.toml`, read.
+"""The words of the stories, and of minimal pairs with the same words, from `lexicon.toml`.
 
 Every list there is a name here: `lexicon.MOODS` is a tuple of words, `lexicon.THINGS` one of nouns.
 """

@@ -1,6 +1,6 @@
-"""How a tale speaks: with so much before, between and after that no fixed rule finds what depends on what.
+"""How does a tale speak? It puts so much before, between and after words that no fixed rule finds dependencies.
 
-The verbs of a `Narrator` stand apart from their subjects and auxiliaries; something may be said between the two.
+A `Narrator` separates verbs from their subjects and auxiliaries; an aside may come between the two.
 """
 
 import random
@@ -11,26 +11,17 @@ from models.stories.cast import Entity
 from models.stories.description import Describer, Description, Spec
 from models.stories.grammar import HEAD, Part, Phrase, join, nominal, word
 from models.stories.lexicon import FRIEND, NEUTER, Noun
-from models.stories.references import Lazy, Mode
+from models.stories.references import Lazy, Mode, later
 
 _MIXED = (("tired", "cheerful"), ("cold", "brave"), ("slow", "careful"), ("hungry", "patient"), ("shy", "curious"))
 _TIMES = ("morning", "afternoon", "evening")
 _VISIBLE = ("walk", "run", "look", "climb", "open", "take", "bring", "carry", "call")  # may be done quietly or quickly
-_PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries after which something may be said between
-_INSIDE = {
-    "perfect": (),
-    "progressive": ("still",),
-    "long": ("always", "often"),
-    "cannot": ("yet", "even"),
-    "not": ("really", "even"),
-    "will": ("soon", "always"),
+_PARTED = ("perfect", "progressive", "long", "will")  # auxiliaries that an aside may follow
+_INSIDE = {  # adverbs that may stand between an auxiliary and its verb, by what the auxiliary says
+    **{"perfect": (), "progressive": ("still",), "long": ("always", "often")},
+    **{"cannot": ("yet", "even"), "not": ("really", "even"), "will": ("soon", "always")},
 }
-"""Adverbs that may stand between an auxiliary and its verb, by what the auxiliary says."""
-
-
 Subject = Entity | Description | Callable[[], Phrase]
-
-
 _EVERYONE = Entity("everyone", "person", NEUTER, Noun("everyone", "everyone"))
 
 
@@ -42,9 +33,9 @@ class Narrator(Describer):
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
         self._times = _TIMES
-        self._late = False  # whether the next subject is told more of
-        self.fair = False  # whether the weather was spoken of
-        self._deep = False  # whether a dependent clause is being told, which has nothing between commas
+        self._late = False  # whether the next subject has a relative clause
+        self.fair = False  # whether the weather was mentioned
+        self._deep = False  # whether the clause is a dependent one, which has no asides
 
     def one_of(self, *ways: Callable[[], Phrase], front: float = 0.45) -> None:
         """Say one of several sentences, at times with a word or a time in front of it."""
@@ -72,7 +63,7 @@ class Narrator(Describer):
         return grammar.predication(subject, group, word(form, "VERB"), *parts)
 
     def _interposed(self, subject: Subject) -> list[Part]:
-        """What is said between an auxiliary and its verb; nothing where a dependent clause is being told."""
+        """An aside between an auxiliary and its verb; none in a dependent clause."""
         people = [each for each in self.cast.everyone if each.name and each is not subject]
         if not people or self._deep:
             return []
@@ -114,7 +105,7 @@ class Narrator(Describer):
         return grammar.predication(subject, group, predicate(), *self._parts(specs))
 
     def so(self, *options: str) -> Callable[[], Phrase]:
-        """Much of a quality: "so happy"."""
+        """A strong quality: "so happy"."""
         return lambda: grammar.degree("so", word(self.choose(*options), "ADJ"))
 
     def quality(self, adjective: str, chance: float = 0.15) -> Phrase:
@@ -124,38 +115,29 @@ class Narrator(Describer):
             phrase = grammar.degree(self.choose(*lexicon.DEGREES), phrase)
         return phrase
 
-    def feeling(self, *options: str) -> Callable[[], Phrase]:
+    @later
+    def feeling(self, *options: str) -> Phrase:
         """One or two adjectives of mood: "tired but very happy"."""
+        first, second = self.rng.sample(options, 2)
+        if self.maybe(0.35):
+            return join((HEAD, self.quality(first)), grammar.conjunct("and", self.quality(second)))
+        return self.quality(first)
 
-        def phrase() -> Phrase:
-            first, second = self.rng.sample(options, 2)
-            if self.maybe(0.35):
-                return join((HEAD, self.quality(first)), grammar.conjunct("and", self.quality(second)))
-            return self.quality(first)
+    @later
+    def a(self, noun: Noun, *traits: str) -> Phrase:
+        """What someone is, a predicate and no mention: "a very kind boy"."""
+        described = word(self.choose(*traits), "ADJ")
+        if self.maybe(0.8):
+            described = grammar.degree(self.choose("very", "rather", "really"), described)
+        return nominal(grammar.article("a", described.words[0].form), [("amod", described)], noun, plural=False)
 
-        return phrase
-
-    def a(self, noun: Noun, *traits: str) -> Callable[[], Phrase]:
-        """What someone is, as a predicate, which is no mention: "a very kind boy"."""
-
-        def phrase() -> Phrase:
-            described = word(self.choose(*traits), "ADJ")
-            if self.maybe(0.8):
-                described = grammar.degree(self.choose("very", "rather", "really"), described)
-            return nominal(grammar.article("a", described.words[0].form), [("amod", described)], noun, plural=False)
-
-        return phrase
-
-    def friends(self) -> Callable[[], Phrase]:
-        """What two are, as a predicate: "very good friends"."""
-
-        def phrase() -> Phrase:
-            good = word(self.choose("good", "close", "dear"), "ADJ")
-            if self.maybe():
-                good = grammar.degree("very", good)
-            return nominal(None, [("amod", good)], FRIEND, plural=True)
-
-        return phrase
+    @later
+    def friends(self) -> Phrase:
+        """What two are, a predicate: "very good friends"."""
+        good = word(self.choose("good", "close", "dear"), "ADJ")
+        if self.maybe():
+            good = grammar.degree("very", good)
+        return nominal(None, [("amod", good)], FRIEND, plural=True)
 
     def _group(self, verb: str, mode: Mode, plural: bool) -> tuple[list[Part], str]:
         """What stands before a verb, and the verb's form."""
@@ -176,10 +158,10 @@ class Narrator(Describer):
         adverb = word(self.choose(*lexicon.MANNERS), "ADV")
         return "advmod", grammar.degree(self.choose("very", "quite", "so"), adverb) if self.maybe(0.3) else adverb
 
-    # Parts that are made when their turn comes.
+    # Parts that are written when their turn comes.
 
     def saying(self, clause: Callable[[], Phrase]) -> Lazy:
-        """What is said, thought or known: "that he liked dogs"."""
+        """The content of saying, thinking or knowing: "that he liked dogs"."""
         return self._inside("ccomp", lambda: grammar.marked("that", clause()))
 
     def while_(self, mark: str, clause: Callable[[], Phrase]) -> Lazy:
@@ -193,7 +175,8 @@ class Narrator(Describer):
             first = word(question, "PRON") if isinstance(question, str) else question
             subject = self.mention(entity, as_subject=True)
             be = word("be", "AUX") if auxiliary else grammar.be(self.tense, plural=subject.plural)
-            return grammar.question(first, subject, *(("aux", word(each, "AUX")) for each in auxiliary), ("cop", be))
+            could = [("aux", word(each, "AUX")) for each in auxiliary]
+            return join((HEAD, first), ("nsubj", subject), *could, ("cop", be))
 
         return self._inside("ccomp", phrase)
 
@@ -218,7 +201,7 @@ class Narrator(Describer):
         return self._inside("acl:relcl", phrase)
 
     def as_known(self, person: Entity) -> Lazy:
-        """What is said between: "as everyone could see", "as Tom had said"."""
+        """An aside: "as everyone could see", "as Tom had said"."""
 
         def phrase() -> Phrase:
             if self.maybe(0.4):
@@ -253,32 +236,27 @@ class Narrator(Describer):
         return self.asked(join(grammar.adverb("how"), (HEAD, adjective)), entity, *auxiliary)
 
     def because_of(self, *events: str) -> Lazy:
-        """What stopped them: "because of the rain"."""
+        """A reason: "because of the rain"."""
         return self._with_of("because", "ADP", lambda: self.cast.event(self.choose(*events), is_known=True))
 
     def instead_of(self, entity: Entity) -> Lazy:
-        """What was not chosen: "instead of the old box"."""
+        """An alternative: "instead of the old box"."""
         return self._with_of("instead", "ADV", lambda: entity)
 
-    def _with_of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Lazy:
-        def part() -> Part:
-            preposition = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
-            return "obl", join(("case", preposition), (HEAD, self.mention(entity())))
-
-        return part
+    @later
+    def _with_of(self, first: str, tag: str, entity: Callable[[], Entity]) -> Part:
+        preposition = join((HEAD, word(first, tag)), ("fixed", word("of", "ADP")))
+        return "obl", join(("case", preposition), (HEAD, self.mention(entity())))
 
     def mood(self, *options: str) -> Lazy:
         """What someone feels: "felt very tired"."""
         return lambda: ("xcomp", self.feeling(*options)())
 
-    def both_at(self, preposition: str, first: Entity, second: Entity) -> Lazy:
+    @later
+    def both_at(self, preposition: str, first: Entity, second: Entity) -> Part:
         """Two places: "behind the gate and the wall"."""
-
-        def part() -> Part:
-            pair = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
-            return "obl", grammar.prepositional(preposition, pair)
-
-        return part
+        pair = join((HEAD, self.mention(first)), grammar.conjunct("and", self._second(second)))
+        return "obl", grammar.prepositional(preposition, pair)
 
     def objects(self, first: Entity, second: Entity) -> Lazy:
         """Two things: "a lamp and an old but strong rope"."""
@@ -302,19 +280,16 @@ class Narrator(Describer):
         self._spoken(time)
         return join(("obl:unmarked", phrase), *([grammar.comma()] if self.maybe(0.3) else []), (HEAD, main()))
 
-    def and_(self, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def and_(self, verb: str, *specs: Spec) -> Part:
         """A second verb of the same subject, at times with a mood before it: "and, tired but happy, went home"."""
-
-        def part() -> Part:
-            assert self._subject
-            form = grammar.verb_form(self.verbs[verb], self.tense, plural=self._subject.plural)
-            mood = self.maybe(0.6) and self._subject.kind == "person"
-            first, second = self.rng.choice(_MIXED)
-            joined = join((HEAD, word(first, "ADJ")), grammar.conjunct("but", word(second, "ADJ")))
-            parts = grammar.aside(("advcl", joined)) if mood else []
-            return grammar.conjunct("and", join(*parts, (HEAD, word(form, "VERB")), *self._parts(specs)))
-
-        return part
+        assert self._subject
+        form = grammar.verb_form(self.verbs[verb], self.tense, plural=self._subject.plural)
+        mood = self.maybe(0.6) and self._subject.kind == "person"
+        first, second = self.rng.choice(_MIXED)
+        joined = join((HEAD, word(first, "ADJ")), grammar.conjunct("but", word(second, "ADJ")))
+        parts = grammar.aside(("advcl", joined)) if mood else []
+        return grammar.conjunct("and", join(*parts, (HEAD, word(form, "VERB")), *self._parts(specs)))
 
     def then(self, adverb: str, main: Callable[[], Phrase]) -> Phrase:
         """An adverb before a clause, whose subject may have done something before."""
@@ -340,17 +315,14 @@ class Narrator(Describer):
         whole = join(grammar.comma(), ("cc", word(conjunction, "CCONJ")), (HEAD, second()))
         return join((HEAD, first), ("conj", whole))
 
-    def _inside(self, relation: str, phrase: Callable[[], Phrase]) -> Lazy:
-        """A dependent clause, whose subject is not that of the clause it stands in."""
-
-        def part() -> Part:
-            subject, deep = self._subject, self._deep
-            self._deep = True
-            sentence = phrase()
-            self._subject, self._deep = subject, deep
-            return relation, sentence
-
-        return part
+    @later
+    def _inside(self, relation: str, phrase: Callable[[], Phrase]) -> Part:
+        """A dependent clause; the clause around it keeps its own subject."""
+        subject, deep = self._subject, self._deep
+        self._deep = True
+        sentence = phrase()
+        self._subject, self._deep = subject, deep
+        return relation, sentence
 
     def _as_subject(self, subject: Subject) -> Phrase:
         late, self._late = self._late, False

@@ -1,7 +1,7 @@
-"""What sentences ask of a model: a text up to a word, the words that may come, and those that may not.
+"""Questions that sentences put to a model: a text up to a word, the right word, and wrong ones.
 
-In "the dogs near the cat" a finite verb has to agree with "dogs"; behind "the farmer hurts" stands "himself" or
-"herself"; behind "the baker praised the tailor because he" stands what tailors did.
+After "the dogs near the cat" a finite verb agrees with "dogs"; after "the farmer hurts" comes "himself" or "herself";
+after "the baker praised the tailor because he" comes what tailors did.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,19 +24,19 @@ _TRADE_OF = {form: trade for trade in TRADES for form in (trade.noun, trade.noun
 
 
 class Question(NamedTuple):
-    """What a model has to choose at a word of a sentence, from what stands before it in the sentence."""
+    """A model's choice at a word of a sentence, given the words before it in the sentence."""
 
     kind: str  # agreement, reflexive or reference
     prompt: str
     right: str
-    wrong: tuple[str, ...]  # none of which may come
-    word: int  # that is asked for, counted in the text
-    decides: Span  # where in the prompt the noun stands that decides, in characters
-    attractor: bool  # whether the last noun would have another word come
+    wrong: tuple[str, ...]
+    word: int  # the index of the right word in the text
+    decides: Span  # the noun in the prompt that decides, in characters
+    attractor: bool  # whether the last noun calls for another word
 
 
 def questions(text: AnnotatedText) -> Iterator[Question]:
-    """What the sentences of a text ask, in order; of a verb and its auxiliary the first finite one."""
+    """The questions of a text's sentences, in order; a verb with an auxiliary asks once, at the first finite word."""
     heads, relations, tags, feats = text.heads or (), text.relations or (), text.tags or (), text.feats or ()
     spans, heads_of = text.word_spans, {mention.head: mention.chain for mention in text.mentions or ()}
     subjects = {head: word for word, head in enumerate(heads) if relations[word] == "nsubj"}

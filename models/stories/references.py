@@ -1,36 +1,50 @@
-"""How a story speaks of those in it: by name, by description, or by a pronoun that a reader can resolve.
+"""How does a story mention its entities? By name, by description, or by a pronoun that a reader can resolve.
 
-A `Teller` remembers when each was last spoken of. It uses a pronoun only where gender, number, kind or the subject of
-the sentence leave one reading, so that chains are gold by construction, and yet neither the nearest mention nor the
-first nor the last equal pronoun is always right.
+A `Teller` remembers when each entity was last mentioned. It uses a pronoun only where gender, number, kind or the
+subject of the sentence leave one reading. So chains are gold by construction, and yet neither the nearest mention nor
+the first nor the last equal pronoun is always right.
 """
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from models.stories import grammar
 from models.stories.cast import Cast, Entity
-from models.stories.grammar import HEAD, Part, Phrase, Tense, join, noun_phrase, word
+from models.stories.grammar import HEAD, Part, Phrase, Tense, join, nominal, word
 from models.stories.lexicon import COLOURS, VERBS, Noun, Verb
 
 _PRONOUN = 0.75  # how often a pronoun is used where it is clear
-_CONTINUED = 0.5  # how often the subject goes on as "he" although another "he" has come between
+_CONTINUED = 0.5  # how often the subject stays "he" after another "he"
 _BY_NOUN = 0.2  # how often someone with a name is "the boy"
 _DESCRIBED_AGAIN = 0.15  # how often the adjective is repeated
 
 Lazy = Callable[[], Part]
-Spec = tuple[str, Entity | None] | Lazy  # a relation or preposition with what it governs, an adverb, or a part to come
+Spec = tuple[str, Entity | None] | Lazy  # a relation or preposition and its entity, an adverb, or a later part
 Subject = Entity | Callable[[], Phrase]
 Mode = Literal["plain", "not", "can", "cannot", "will", "perfect", "progressive", "long"]  # "long": "had been looking"
 _RELATIONS = frozenset(("obj", "iobj"))
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def later(make: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], Callable[[], R]]:
+    """A method whose words are written when their turn in the sentence comes."""
+
+    @wraps(make)
+    def method(teller: S, *args: P.args, **settings: P.kwargs) -> Callable[[], R]:
+        return partial(make, teller, *args, **settings)
+
+    return method
 
 
 class Teller:
-    """The state of one story while it is told; `sentences` holds what has been told.
+    """The state of one story while it is told; `sentences` holds the story so far.
 
-    Parts of a sentence are given as specs: ("obj", dog), ("in", park), or a function that makes one. They turn into
-    words from left to right, because how something is called depends on what was said before it.
+    Parts of a sentence are specs: ("obj", dog), ("in", park), or a function that makes a part. They turn into words
+    from left to right, because a mention depends on the words before it.
     """
 
     verbs: Mapping[str, Verb] = VERBS
@@ -62,22 +76,18 @@ class Teller:
 
     def _verb(self, verb: str, mode: Mode, subject: Phrase) -> Phrase:
         forms = self.verbs[verb]
-        plain = mode == "plain"
-        return word(grammar.verb_form(forms, self.tense, plural=subject.plural) if plain else forms.base, "VERB")
+        finite = grammar.verb_form(forms, self.tense, plural=subject.plural)
+        return word(finite if mode == "plain" else forms.base, "VERB")
 
     def _auxiliary(self, mode: Mode, plural: bool) -> list[Part]:
-        """The first auxiliary, with its "not"; none of a plain clause."""
+        """The first auxiliary, with its "not"; none in a plain clause."""
         if mode == "plain":
             return []
         past = self.tense == "past"
-        have = "had" if past else "have" if plural else "has"
+        have, can = "had" if past else "have" if plural else "has", "could" if past else "can"
         forms = {
-            "perfect": have,
-            "long": have,
+            **{"perfect": have, "long": have, "can": can, "cannot": can, "will": "would" if past else "will"},
             "progressive": grammar.be(self.tense, plural=plural).words[0].form,
-            "cannot": "could" if past else "can",
-            "can": "could" if past else "can",
-            "will": "would" if past else "will",
             "not": "did" if past else "do" if plural else "does",
         }
         negative: list[Part] = [("advmod", word("not", "PART"))] if mode in ("not", "cannot") else []
@@ -87,11 +97,8 @@ class Teller:
         """A clause with a form of "be": an adjective, sometimes with a "very", or another predicate."""
         spoken = self._as_subject(subject)
         if isinstance(predicate, str):
-            intensity = (
-                [grammar.adverb(self.rng.choice(("very", "so")))]
-                if predicate not in COLOURS and self.maybe(0.3)
-                else []
-            )
+            strong = predicate not in COLOURS and self.maybe(0.3)
+            intensity = [grammar.adverb(self.rng.choice(("very", "so")))] if strong else []
             phrase = join(*intensity, (HEAD, word(predicate, "ADJ")))
         else:
             phrase = predicate()
@@ -121,58 +128,46 @@ class Teller:
         """A place before a clause: "In the park, Tim saw a dog"."""
         return join(*self._parts([(preposition, entity)]), grammar.comma(), (HEAD, main()))
 
-    # Parts that are made when their turn comes.
+    # Parts that are written when their turn comes.
 
     def to(self, verb: str, *specs: Spec) -> Lazy:
         """An infinitive: to("help", ("obj", lily))."""
         to, infinitive = ("mark", word("to", "PART")), word(self.verbs[verb].base, "VERB")
         return lambda: ("xcomp", join(to, (HEAD, infinitive), *self._parts(specs)))
 
-    def and_(self, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def and_(self, verb: str, *specs: Spec) -> Part:
         """A second verb of the same subject: "and found a ball"."""
+        plural = self._subject is not None and self._subject.plural
+        finite = word(grammar.verb_form(self.verbs[verb], self.tense, plural=plural), "VERB")
+        return grammar.conjunct("and", join((HEAD, finite), *self._parts(specs)))
 
-        def part() -> Part:
-            plural = self._subject is not None and self._subject.plural
-            finite = word(grammar.verb_form(self.verbs[verb], self.tense, plural=plural), "VERB")
-            return grammar.conjunct("and", join((HEAD, finite), *self._parts(specs)))
-
-        return part
-
-    def that(self, subject: Entity, verb: str, *specs: Spec) -> Lazy:
+    @later
+    def that(self, subject: Entity, verb: str, *specs: Spec) -> Part:
         """A relative clause whose noun is its subject: "that chased the cats"."""
+        pronoun, parts = word("that", "PRON", plural=subject.plural), self._parts(specs)
+        return "acl:relcl", grammar.predication(pronoun, [], self._verb(verb, "plain", pronoun), *parts)
 
-        def part() -> Part:
-            pronoun, parts = word("that", "PRON", plural=subject.plural), self._parts(specs)
-            return "acl:relcl", grammar.predication(pronoun, [], self._verb(verb, "plain", pronoun), *parts)
-
-        return part
-
-    def that_object(self, subject: Entity, verb: str) -> Lazy:
+    @later
+    def that_object(self, subject: Entity, verb: str) -> Part:
         """A relative clause whose noun is its object: "that Tim found"."""
+        spoken = self.mention(subject, as_subject=True)
+        clause = grammar.predication(spoken, [], self._verb(verb, "plain", spoken))
+        return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause))
 
-        def part() -> Part:
-            spoken = self.mention(subject, as_subject=True)
-            clause = grammar.predication(spoken, [], self._verb(verb, "plain", spoken))
-            return "acl:relcl", join(("obj", word("that", "PRON")), (HEAD, clause))
-
-        return part
-
-    def the(self, entity: Entity, *specs: Spec) -> Callable[[], Phrase]:
+    @later
+    def the(self, entity: Entity, *specs: Spec) -> Phrase:
         """A description with more after it, for a subject: the(dog, ("near", cats))."""
+        entity.is_known = entity.is_known or entity.owner is None
+        determiner = self._determiner(entity)
+        adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
+        self._spoken(entity)
+        self._tells_of(entity)
+        parts = self._parts(specs, of_noun=True)
+        whole = nominal(determiner, adjectives, entity.noun, *parts, plural=entity.plural)
+        return grammar.refer(whole, entity.chain)
 
-        def phrase() -> Phrase:
-            entity.is_known = entity.is_known or entity.owner is None
-            determiner = self._determiner(entity)
-            adjectives = [entity.adjective] if entity.adjective and self.maybe() else []
-            self._spoken(entity)
-            self._tells_of(entity)
-            parts = self._parts(specs, of_noun=True)
-            whole = noun_phrase(determiner, adjectives, entity.noun, *parts, plural=entity.plural)
-            return grammar.refer(whole, entity.chain)
-
-        return phrase
-
-    def _parts(self, specs: Sequence[Spec], *, of_noun: bool = False) -> list[Part]:
+    def _parts(self, specs: Sequence[tuple[str, Any] | Lazy], *, of_noun: bool = False) -> list[Part]:
         return [spec() if callable(spec) else self._part(*spec, of_noun=of_noun) for spec in specs]
 
     def _part(self, role: str, entity: Entity | None, *, of_noun: bool) -> Part:
@@ -186,21 +181,18 @@ class Teller:
     # Ways to call someone or something.
 
     def kind(self, adjective: str, noun: Noun, *, plural: bool = False) -> Callable[[], Phrase]:
-        """What someone is, as a predicate, which is no mention: "a kind boy", "good friends"."""
+        """What someone is, a predicate and no mention: "a kind boy", "good friends"."""
         determiner = None if plural else grammar.article("a", adjective)
-        return lambda: noun_phrase(determiner, [adjective], noun, plural=plural)
+        return lambda: nominal(determiner, [adjective], noun, plural=plural)
 
-    def whose(self, owner: Entity) -> Callable[[], Phrase]:
-        """An owner as a predicate, "hers"; clear where the sentence before was about that person."""
-
-        def phrase() -> Phrase:
-            self._spoken(owner)
-            return grammar.refer(word(owner.pronouns.alone, "PRON"), owner.chain)
-
-        return phrase
+    @later
+    def whose(self, owner: Entity) -> Phrase:
+        """An owner as a predicate, "hers"; the sentence before must be about that person."""
+        self._spoken(owner)
+        return grammar.refer(word(owner.pronouns.alone, "PRON"), owner.chain)
 
     def mention(self, entity: Entity, *, as_subject: bool = False) -> Phrase:
-        """The entity in words, as the story stands."""
+        """The entity in words, at this point of the story."""
         if not as_subject and entity is self._subject and entity.kind in ("person", "animal"):
             phrase = word(entity.pronouns.reflexive, "PRON", plural=entity.plural)
         elif self._is_clear(entity, as_subject=as_subject):
@@ -227,7 +219,7 @@ class Teller:
         entity.last = len(self.sentences)
 
     def _is_clear(self, entity: Entity, *, as_subject: bool) -> bool:
-        """Whether to use a pronoun: where it can mean one only, and there mostly."""
+        """Whether to use a pronoun: mostly where it has one reading, elsewhere never."""
         now = len(self.sentences)
         if entity.last < now - 1:
             return False
@@ -239,10 +231,10 @@ class Teller:
         return self.maybe(_PRONOUN)
 
     def _rivals(self, entity: Entity) -> list[Entity]:
-        """Others that the same pronoun could mean: spoken of in this sentence or the last.
+        """Others that the same pronoun could mean: mentioned in this sentence or the last.
 
-        The subject of the clause is none to what the sentence has named already: "Ben saw Tim and sang to him" would
-        otherwise say "himself".
+        The subject of the clause is no rival of an entity that the sentence has named: "Ben saw Tim and sang to him"
+        would otherwise say "himself".
         """
         now = len(self.sentences)
         rivals = [each for each in self.cast.everyone if each is not entity and each.pronouns is entity.pronouns]
@@ -258,7 +250,7 @@ class Teller:
         determiner = self._determiner(entity)
         first = not entity.is_known or entity.kind == "place"
         adjectives = [entity.adjective] if entity.adjective and (first or self.maybe(_DESCRIBED_AGAIN)) else []
-        return noun_phrase(determiner, adjectives, entity.noun, plural=entity.plural)
+        return nominal(determiner, adjectives, entity.noun, plural=entity.plural)
 
     def _full(self, member: Entity) -> Phrase:
         phrase = self._description(member)
@@ -270,7 +262,7 @@ class Teller:
         return sum(each.noun == entity.noun for each in self.cast.everyone) == 1
 
     def _determiner(self, entity: Entity, first: str = "") -> Part:
-        """A determiner or possessor; `first` is the word that follows it, if it is no adjective of the entity's."""
+        """A determiner or possessor; `first` is the word after it, unless that is the entity's adjective."""
         if entity.owner and (entity.kind in ("person", "event") or not entity.is_known or self.maybe(0.4)):
             return self._possessor(entity.owner, entity)
         if entity.is_known:
@@ -281,7 +273,7 @@ class Teller:
         return grammar.article("a", first or entity.adjective or entity.noun.singular)
 
     def _possessor(self, owner: Entity, owned: Entity) -> Part:
-        """The subject's own things, and deeds of whoever the sentence has named: "Tim thanked Ben for his help"."""
+        """A pronoun for the subject's things, and for deeds of anyone just named: "Tim thanked Ben for his help"."""
         deed = owned.kind == "event" and owner.last == len(self.sentences)
         if owner is self._subject or deed or (owner.is_known and self._is_clear(owner, as_subject=False)):
             self._spoken(owner)

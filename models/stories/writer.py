@@ -1,19 +1,20 @@
-"""Sentences that fixed rules do not solve, so that it pays to find out who is meant.
+"""Sentences that fixed rules do not solve, so a model gains by finding out who is meant.
 
-A verb agrees with a subject that is often neither the nearest noun nor the first: with phrases and clauses behind it,
-clauses around and before it, places in front. "Himself" agrees likewise. In "the baker praised the tailor because he
-sewed well" the pronoun may mean either, one as often as the other; the verb tells which (implicit causality, Garvey &
-Caramazza 1974), and what follows is the trade of the one who is meant, or what comes of it: "because his coat was new".
+A verb's subject is often neither the nearest noun nor the first: phrases and clauses follow it, clauses and places come
+before it. "Himself" agrees likewise. In "the baker praised the tailor because he sewed well" the pronoun may mean
+either, equally often; the verb tells which (implicit causality, Garvey & Caramazza 1974). What follows is the trade of
+the person meant, or its product: "because his coat was new".
 
-Some words are kept for testing, and so are people and animals near others that stand near others, and places in front
-of a clause within a sentence. A sentence of `sentences` that is not plain has no two kept nouns and no two kept trades,
-so that these never compete, and no kept verb; in `new_sentences` no other words of their kind stand.
+Some words are reserved for testing, and so are people and animals near others that stand near others, and places in
+front of a clause within a sentence. In `sentences`, a sentence that is not plain has at most one reserved noun and one
+reserved trade, so these never compete, and no reserved verb. `new_sentences` uses only reserved words of these kinds.
 """
 
 import random
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,11 +26,11 @@ from models.stories.grammar import HEAD, Part, Phrase, join, word
 from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, Noun, Pronouns, Verb, gerund, nouns, verbs
 
 SENTENCES = 8  # of a text
-_PLAIN = 0.25  # of sentences, in which there is one noun that could be meant
-_REFERENCE = 0.3  # in which somebody is meant by a pronoun
-_TWO_CLAUSES = 0.1  # in which two clauses stand side by side
-_RELATIVE = 0.4  # of nouns with something behind them, that have a clause there
-_OF_ITSELF = 0.75  # the same of those who do something to themselves
+_PLAIN = 0.25  # of sentences, with only one noun that could be meant
+_REFERENCE = 0.3  # of sentences, with a pronoun for somebody
+_TWO_CLAUSES = 0.1  # of sentences, with two clauses side by side
+_RELATIVE = 0.4  # of nouns with something after them, with a clause there
+_OF_ITSELF = 0.75  # the same for subjects of a reflexive
 _THAT = word("that", "PRON")
 _GENDERS: dict[str, Pronouns] = {
     **dict.fromkeys(["king", "boy", "man", "prince"], MASCULINE),
@@ -38,18 +39,18 @@ _GENDERS: dict[str, Pronouns] = {
 
 
 class Trade(NamedTuple):
-    """Who does something for a living, what they did, and what they have of it: `baker`, `baked`, `bread`."""
+    """A trade: who, what they did, and their product or tool: `baker`, `baked`, `bread`."""
 
     noun: str
     did: str
     thing: str
 
 
-class Kept(NamedTuple):
-    """Words that training has everywhere, and those that it has in plain sentences alone."""
+class Listed(NamedTuple):
+    """Words for every sentence, and words that training has only in plain sentences."""
 
-    seen: Sequence[Any]
-    kept: Sequence[Any]
+    usual: Sequence[Any]
+    reserved: Sequence[Any]
 
 
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
@@ -60,19 +61,19 @@ _READERS: dict[str, Callable[[str], Sequence[Any]]] = {
     "trades": lambda text: [Trade(*trade.split("-")) for trade in text.split()],
 }
 _LISTS = {
-    name: Kept(*map(_READERS[kind], (*text.split("|"), "")[:2]))
+    name: Listed(*map(_READERS[kind], (*text.split("|"), "")[:2]))
     for kind, table in _TABLES.items()
     for name, text in table.items()
 }
-WORDS = {name: tuple(words.seen) for name, words in _LISTS.items()}  # that are not kept for testing
+WORDS = {name: tuple(words.usual) for name, words in _LISTS.items()}  # those not reserved for testing
 _PEOPLE = {noun.singular for part in _LISTS["PEOPLE"] for noun in part}
 _PLURALS = {noun.plural for name in _TABLES["nouns"] for part in _LISTS[name] for noun in part}
 _PLURALS |= {trade.noun + "s" for part in _LISTS["TRADES"] for trade in part}
 
 
-_KEPT = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].kept}
+_RESERVED = {noun for name in _TABLES["nouns"] for noun in _LISTS[name].reserved}
 TRADES: tuple[Trade, ...] = tuple(trade for part in _LISTS["TRADES"] for trade in part)
-OF_SUBJECT, OF_OBJECT = (tuple(verb.past for verb in _LISTS[name].seen) for name in ("OF_SUBJECT", "OF_OBJECT"))
+OF_SUBJECT, OF_OBJECT = (tuple(verb.past for verb in _LISTS[name].usual) for name in ("OF_SUBJECT", "OF_OBJECT"))
 VERBS: tuple[Verb, ...] = tuple(
     verb for name in ("ALONE", "DONE", "SAID", "TO_ITSELF") for part in _LISTS[name] for verb in part
 )
@@ -84,12 +85,12 @@ def sentences(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
 
 
 def new_sentences(count: int | None, seed: int = 0) -> Iterator[AnnotatedText]:
-    """The same with the words and phrases that `sentences` keep for testing."""
-    return series(text_of_new_sentences, count, seed)
+    """The same with the words and phrases that `sentences` reserve for testing."""
+    return series(partial(text_of_sentences, new=True), count, seed)
 
 
 def text_of_sentences(seed: int, index: int, *, new: bool = False) -> AnnotatedText:
-    """Some sentences that have nothing to do with each other; the same whenever they are asked for."""
+    """Some unrelated sentences; always the same for a seed and index."""
     name = f"{'new-' * new}sentences-{whole_number('seed', seed)}-{index}"
     writer = Writer(random.Random(name), new=new)
     text = grammar.text([writer.sentence() for _ in range(SENTENCES)], name)
@@ -100,21 +101,16 @@ def text_of_sentences(seed: int, index: int, *, new: bool = False) -> AnnotatedT
     return replace(text, feats=tuple(map(Attributes, numbers)))
 
 
-def text_of_new_sentences(seed: int, index: int) -> AnnotatedText:
-    """The same, of what is kept for testing."""
-    return text_of_sentences(seed, index, new=True)
-
-
 class Writer:
     """Writes the sentences of one text, of `new` words and phrases or of those for training."""
 
     def __init__(self, rng: random.Random, *, new: bool):
         self.rng, self.new, self._chains = rng, new, 0
         self._plain = False  # whether a plain sentence is being written
-        self._named = set[Noun]()  # in it, so that "the bear sees the bear" is not written
+        self._named = set[Noun]()  # in the sentence, so that "the bear sees the bear" is not written
 
     def sentence(self) -> Phrase:
-        """Any."""
+        """Any sentence."""
         self._named.clear()
         self._plain = not self.new and self.rng.random() < _PLAIN
         if self.rng.random() < _REFERENCE:
@@ -126,7 +122,7 @@ class Writer:
     # Agreement.
 
     def clause(self, depth: int = 0) -> Phrase:
-        """A subject with its verb, perhaps in a sentence of somebody who says so, with a place in front."""
+        """A subject with its verb, perhaps as what somebody says, with a place in front."""
         front = self._front() if depth == 0 or self.new else []
         says = not self._plain and depth == 0 and self._maybe(0.25)
         way = self.rng.random()
@@ -163,16 +159,16 @@ class Writer:
         return [place, *([grammar.comma()] * self._maybe(0.5))]
 
     def _subject(self, name: str, relative: float) -> Phrase:
-        """A noun and what stands behind it, or two nouns."""
+        """A noun and what follows it, or two nouns."""
         if self._plain or not self._maybe(0.1):
             return self.noun(name, 0, relative)
         return grammar.coordinated(*(self._mentioned(self.noun(name))[0] for _ in range(2)))
 
     def noun(self, name: str, depth: int = 2, relative: float = 0.0) -> Phrase:
-        """A noun with its article, perhaps an adjective, and up to some depth with a phrase or a clause behind it."""
+        """A noun with its article, perhaps an adjective, and up to some depth a phrase or a clause after it."""
         words = self._list(name)
-        if not self.new and self._named & _KEPT:
-            words = _LISTS[name].seen
+        if not self.new and self._named & _RESERVED:
+            words = _LISTS[name].usual
         noun: Noun = self.rng.choice([word for word in words if word not in self._named] or words)
         self._named.add(noun)
         plural = self._maybe(0.5)
@@ -180,13 +176,13 @@ class Writer:
         if name == "PLACES":
             return base
         if depth == 0 and self._maybe(0.4 if self._plain else 0.1):
-            return self._relative(base, ("nsubj", _THAT), (HEAD, self._verb("ALONE", base)))
+            return _with_clause(base, ("nsubj", _THAT), (HEAD, self._verb("ALONE", base)))
         if not self._plain and (depth > 1 or (depth == 1 and not (self.new and self._maybe(0.4)))):
             return self._near_place(base, 0.3)
         return base if self._plain else self._near_another(base, depth, relative)
 
     def _near_another(self, noun: Phrase, depth: int, relative: float) -> Phrase:
-        """A noun with another person or animal behind it, in a phrase or a clause."""
+        """A noun with another person or animal after it, in a phrase or a clause."""
         has_clause = depth == 0 and self._maybe(relative)
         is_object = has_clause and self._maybe(0.5)  # "that the cats watch"
         sort = self.rng.choice(("PEOPLE", "ANIMALS"))
@@ -194,27 +190,24 @@ class Writer:
         if not has_clause:
             return join((HEAD, noun), ("nmod", self._beside(other)))
         if is_object:
-            return self._relative(noun, ("obj", _THAT), ("nsubj", other), (HEAD, self._verb("DONE", other)))
-        return self._relative(noun, ("nsubj", _THAT), (HEAD, self._verb("DONE", noun)), ("obj", other))
+            return _with_clause(noun, ("obj", _THAT), ("nsubj", other), (HEAD, self._verb("DONE", other)))
+        return _with_clause(noun, ("nsubj", _THAT), (HEAD, self._verb("DONE", noun)), ("obj", other))
 
     def _near_place(self, noun: Phrase, chance: float) -> Phrase:
-        """A noun, perhaps with a place behind it."""
+        """A noun, perhaps with a place after it."""
         if not self._maybe(chance):
             return noun
         return join((HEAD, noun), ("nmod", self._beside(self._mentioned(self.noun("PLACES"))[0])))
 
-    def _relative(self, noun: Phrase, *parts: Part) -> Phrase:
-        return join((HEAD, noun), ("acl:relcl", join(*parts)))
-
     # Reference.
 
     def reference(self) -> Phrase:
-        """Two people of one gender and number, of whom the verb tells which is meant: of whom the rest is true."""
-        seen, kept = _LISTS["TRADES"]
-        trade: Trade = self.rng.choice(kept if self.new else TRADES)
-        others: Sequence[Trade | Noun] = kept if self.new else seen if trade in kept else TRADES
+        """Two people of one gender and number; the verb tells which one the pronoun means."""
+        usual, reserved = _LISTS["TRADES"]
+        trade: Trade = self.rng.choice(reserved if self.new else TRADES)
+        others: Sequence[Trade | Noun] = reserved if self.new else usual if trade in reserved else TRADES
         if not self.new and self._maybe(0.4):
-            others = _LISTS["PEOPLE"].seen
+            others = _LISTS["PEOPLE"].usual
         people = [trade, self.rng.choice([each for each in others if each != trade])]
         self.rng.shuffle(people)
         plural, meant = self._maybe(0.25), int(self._maybe(0.5))
@@ -223,13 +216,13 @@ class Writer:
         reason = self._because(people[meant], phrases[meant][1], plural=plural)
         return join(*self._front(), ("nsubj", phrases[0][0]), (HEAD, done), ("obj", phrases[1][0]), reason)
 
-    def _because(self, person: "Trade | Noun", chain: str, *, plural: bool) -> Part:
-        """What somebody meant by a pronoun did, or what their work is like."""
+    def _because(self, person: Trade | Noun, chain: str, *, plural: bool) -> Part:
+        """What the person behind a pronoun did, or what their work is like."""
         pronouns = PLURAL if plural else self.rng.choice((MASCULINE, FEMININE))
         if isinstance(person, Noun) or self._maybe(0.7):
             did = self._pick("RESTED") if isinstance(person, Noun) else person.did
             pronoun = grammar.refer(word(pronouns.subject, "PRON"), chain)
-            reason = join(("nsubj", pronoun), (HEAD, word(did, "VERB")), self._manner())
+            reason = join(("nsubj", pronoun), (HEAD, word(did, "VERB")), grammar.adverb(self._pick("MANNERS")))
         else:
             whose = ("nmod:poss", grammar.refer(word(pronouns.possessive, "PRON"), chain))
             thing = self._mentioned(join(whose, (HEAD, word(person.thing, "NOUN"))))[0]
@@ -238,18 +231,15 @@ class Writer:
         return grammar.subordinate(self._pick("REASONS"), reason)
 
     def _trade(self) -> Phrase:
-        """One person, who is meant where somebody is."""
+        """One person, whom any pronoun means."""
         trade, plural = self._pick("TRADES"), self._maybe(0.25)
         subject, chain = self._mentioned(self._person(trade, plural=plural))
         if self._maybe(0.3):
-            return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), self._manner())
+            return join(("nsubj", subject), (HEAD, word(trade.did, "VERB")), grammar.adverb(self._pick("MANNERS")))
         does = word(self._pick("RESTED"), "VERB")
         return join(("nsubj", subject), (HEAD, does), self._because(trade, chain, plural=plural))
 
-    def _manner(self) -> Part:
-        return grammar.adverb(self._pick("MANNERS"))
-
-    def _person(self, person: "Trade | Noun", *, plural: bool) -> Phrase:
+    def _person(self, person: Trade | Noun, *, plural: bool) -> Phrase:
         """Somebody, sometimes near something."""
         noun = person if isinstance(person, Noun) else Noun(person.noun, person.noun + "s")
         form = word(noun.plural if plural else noun.singular, "NOUN", plural=plural)
@@ -261,10 +251,10 @@ class Writer:
         return self.rng.random() < chance
 
     def _list(self, name: str) -> Sequence[Any]:
-        seen, kept = _LISTS[name]
+        usual, reserved = _LISTS[name]
         if self.new:
-            return kept or seen
-        return [*seen, *kept] if self._plain or name in _TABLES["nouns"] else seen
+            return reserved or usual
+        return [*usual, *reserved] if self._plain or name in _TABLES["nouns"] else usual
 
     def _pick(self, name: str) -> Any:
         return self.rng.choice(self._list(name))
@@ -288,8 +278,12 @@ class Writer:
         return grammar.refer(phrase, chain), chain
 
     def _pronouns(self, phrase: Phrase) -> Pronouns:
-        """Of an animal "it"; of people whose noun says nothing "he" or "she"."""
+        """For an animal "it"; for people whose noun tells no gender "he" or "she"."""
         form = phrase.words[phrase.root].form
         if phrase.plural or form not in _PEOPLE:
             return PLURAL if phrase.plural else NEUTER
         return _GENDERS.get(form) or self.rng.choice((MASCULINE, FEMININE))
+
+
+def _with_clause(noun: Phrase, *parts: Part) -> Phrase:
+    return join((HEAD, noun), ("acl:relcl", join(*parts)))

@@ -32,8 +32,8 @@ MISTAKES = {
     "corpora.read('no.conllu')": 'no file or directory "no.conllu"',
     "report.build(m, ['no.conllu'], 'never')": 'expected a list of corpora, as corpora.read("tales") gives each; got',
     "report.build('default', [], 'never')": "expected a model",
-    "load(3)": 'expected a model\'s name or directory, as "default"; got 3',
-    "load('default', dtype='float32')": "expected a dtype of torch, as torch.float32; got 'float32'",
+    "load(3)": 'expected a model\'s name or directory, such as "default"; got 3',
+    "load('default', dtype='float32')": "expected a dtype of torch, such as torch.float32; got 'float32'",
 }
 FINE = ["run(m, 'a', edit={Z: zero(head=[numpy.int64(1)])})", "generate(m, 'a', numpy.int64(2))"]
 FINE += ["Pairs.from_texts(m, ['a b'], ['a c'], [' d'], [' e'], positions={'END': numpy.int64(-1)})"]

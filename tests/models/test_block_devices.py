@@ -50,8 +50,8 @@ def test_what_is_placed_is_the_same_model():
 @pytest.mark.parametrize(
     ("placement", "message"),
     [
-        ("cuda:0", "expected 'auto' or a list of devices"),
-        (2, "expected 'auto' or a list of devices"),
+        ("cuda:0", "expected 'auto' or a list such as"),
+        (2, "expected 'auto' or a list such as"),
         ([], "expected at least one device"),
         (["cpu"] * 9, "9 devices are more than the 4 blocks"),
         (["cpu", "cuda:99"], "no device 'cuda:99' here"),
@@ -63,7 +63,7 @@ def test_placements_that_are_none_get_one_line(placement, message):
 
 
 def test_one_says_where_a_model_lies_once():
-    assert "expected no device beside it" in refusal(load, "default", placement="auto", device="mps")
+    assert "expected no device as well" in refusal(load, "default", placement="auto", device="mps")
     assert "no placement" in refusal(load, "lens:default", placement="auto")
 
 

@@ -109,7 +109,7 @@ def test_a_tensor_of_another_dtype_is_copied_and_the_reason_given():
         "stacks.decoder.norm.weight",
         "stacks.decoder.norm.bias",
     ]
-    assert "as the others are bfloat16: stacks.decoder.norm.bias, stacks.decoder.norm.weight" in repr(wrapped.shares)
+    assert "the others are bfloat16: stacks.decoder.norm.bias, stacks.decoder.norm.weight" in repr(wrapped.shares)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of what it imports for this
@@ -239,7 +239,7 @@ def test_matrices_that_lie_otherwise():
     assert_close(run(wrapped, IDS).logits, expected, atol=1e-5, rtol=1e-5)
     why = {each.parameter: each.why_copied for each in wrapped.shares.parameters}
     assert why["stacks.decoder.blocks.0.mlp.up.weight"] == ""
-    assert why["stacks.decoder.blocks.0.attn.qkv.weight"] == "as they lie head by head there"
+    assert why["stacks.decoder.blocks.0.attn.qkv.weight"] == "because they lie head by head there"
 
 
 def test_weights_under_our_own_names():
@@ -295,7 +295,7 @@ MIXED_UP[f"{BLOCK}.mlp.gate"] = "layers.*.fc"
         (lambda: {"a": 1}, {"config": CONFIG}, "a is a int: expected plain tensors"),
         (dict, {"config": {}}, "lacks 'model_type'"),
         (dict, {"config": 3}, "got int"),
-        (mine, {"config": {"model_type": "falcon"}}, "models.lens.wrap takes as a bridge"),
+        (mine, {"config": {"model_type": "falcon"}}, "models.lens.wrap takes a bridge"),
         (mine, {"config": {"model_type": "gpt2"}}, "the config lacks 'n_embd'"),
         (lambda: build("gpt2"), {"names": NAMES}, "goes with config=TransformerConfig"),
         (lambda: build("gpt2"), {"tokenizer": 3}, "tokenizer: expected a Tokenizer or a fast tokenizer"),
@@ -311,7 +311,7 @@ MIXED_UP[f"{BLOCK}.mlp.gate"] = "layers.*.fc"
             mine,
             {"config": CONFIG, "names": MIXED_UP},
             "Mine: names lacks stacks.decoder.blocks.*.attn.qkv.weight, stacks.decoder.norm.bias, "
-            "stacks.decoder.norm.weight, which the config asks for; names speaks of stacks.decoder.blocks.*.mlp.gate, "
+            "stacks.decoder.norm.weight, which the config asks for; names has stacks.decoder.blocks.*.mlp.gate, "
             "which the config has no place for",
         ),
         (

@@ -134,11 +134,11 @@ def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, messag
     ("arguments", "message"),
     [
         ("tiny.toml --set training.wramup=1", "tiny.toml: [training] has no wramup; the nearest is warmup"),
-        ("tiny.toml --set nonsense", "expected KEY=VALUE, as model.n_layers=1, got 'nonsense'"),
+        ("tiny.toml --set nonsense", "expected KEY=VALUE, such as model.n_layers=1, got 'nonsense'"),
         ("tiny.toml --resume", "nothing to resume: there is no run/state.safetensors"),
         ("tiny.toml --device abacus", "no device 'abacus' here"),
         ("defualt", 'no recipe "defualt"'),
-        ("out.toml", "files are called by this name: expected at most 64 letters"),
+        ("out.toml", "files get this name: expected at most 64 letters"),
     ],
 )
 def test_wrong_input_is_one_line_and_leaves_nothing(recipe, arguments, message, capsys, tmp_path):
@@ -190,7 +190,7 @@ def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(reci
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for out in ("run", "."):  # the second has a recipe of the user's own
         line = refusal(capsys, "train", recipe, "--out", out)
-        assert "which no training left that could be begun again: choose another --out" in line
+        assert "which no unfinished training of ours left: choose another --out" in line
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 

@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from interp import Transformer, TransformerConfig, generate, run
 from interp.config import Experts, Gated, Interpolated, LayerNorm, Local, Plain, Rotary, Sinusoidal, Transform, Writing
 from models import load, recipes, save
-from models.families.family import Fields
+from models.families.fields import Fields
 from models.families.interp_format import config as read_config
 from models.families.interp_format import raw
 from models.families.original import original
@@ -57,7 +57,7 @@ def test_the_recipe_is_the_papers_model_and_its_training():
     recipe = recipes.read("original")
     sizes = {"n_layers": 2, "d_model": 64, "n_heads": 4, "d_mlp": 256, "n_ctx": 64}
     assert isinstance(recipe.origin, Fresh)
-    assert recipe.origin.architecture.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
+    assert recipe.origin.config({"encoder": 51, "decoder": 51}, 0, 1) == original(
         51, **sizes, target_start=0, target_end=1
     )
     plan = recipe.plan

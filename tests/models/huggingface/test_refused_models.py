@@ -88,7 +88,7 @@ REFUSED: list[tuple[Change, str]] = [
     (written("config.json", "[]"), "must hold a JSON object"),
     (written("config.json", "{}"), "lacks 'model_type'"),
     (fields(model_type="mamba"), "'mamba' is not one of "),
-    (fields(model_type="llama4"), '(the nearest is llama); what TransformerLens can load, the name "lens:'),
+    (fields(model_type="llama4"), '(the nearest is llama); the name "lens:'),
     (fields(is_encoder_decoder=True), "is_encoder_decoder True"),
     (fields(quantization_config={"bits": 4}), "quantization_config"),
     (fields(**CODE), "is never run; if the weights are those of a plain llama model, take auto_map out"),

@@ -52,7 +52,7 @@ from interp.patching.knockout import knock_out, knock_out_by_forward
 from interp.transformer import with_parts
 from models import lens, load, save
 from models.initialisation import untrained
-from models.lens.unheard import unheard
+from models.lens import unheard
 
 pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
 

@@ -7,10 +7,14 @@ import pytest
 import torch
 
 from analyses import coreference, part_of_speech, position
+from analyses.labels import label
+from analyses.measures.head_tables import Heads
+from analyses.reading.windows import Reading
+from analyses.scoring.collectors import collect
 from benchmarks.planted import compose
 from benchmarks.planted import planted_texts as texts
 from interp import AnnotatedText, Mention
-from interp.config import NoNorm
+from interp.config import LayerNorm, NoNorm, RMSNorm
 from interp.patching import Pairs, logit_difference, sweep
 from models import planted
 from models.planted import Planted
@@ -148,3 +152,80 @@ def test_a_head_at_a_fixed_offset_prefers_no_tag(offset_heads, text):
     assert len(lifts) >= 12
     off = lifts[(lifts["value"] - 1).abs() > 0.03]
     assert ((off["ci_low"] <= 0) & (off["ci_high"] >= 0)).all(), off[["measure", "sink", "head", "value"]].to_string()
+
+
+# An encoder-decoder: every kind of attention is found, each in its own rows.
+
+NOUNS, ADJECTIVES, VERBS = ["cat", "dog", "bird"], ["red", "big", "old"], ["saw", "met"]
+
+
+def clauses(count: int = 24) -> list[AnnotatedText]:
+    """Four times an adjective, its noun, and a verb."""
+    rng, made = random.Random(0), []
+    heads, relations = (1, -1, -1, 4, -1, -1, 7, -1, -1, 10, -1, -1), ("amod", "root", "root") * 4
+    for number in range(count):
+        words = tuple(rng.choice(kind) for _ in range(4) for kind in (ADJECTIVES, NOUNS, VERBS))
+        made.append(AnnotatedText(words, (True,) * 12, f"d{number}", ("ADJ", "NOUN", "VERB") * 4, heads, relations))
+    return made
+
+
+@pytest.fixture(scope="module", params=[NoNorm(), LayerNorm(), RMSNorm()], ids=["no norm", "LayerNorm", "RMSNorm"])
+def crossing_model(request):
+    return Planted(
+        [*NOUNS, *ADJECTIVES, *VERBS],
+        layers=[[planted.offset(-1), planted.offset(-2)]],
+        encoding=[[planted.offset(1), planted.word_to_word(NOUNS, ADJECTIVES)]],
+        crossing=[[planted.offset(0), planted.first_token, planted.uniform]],
+        n_ctx=32,
+        start="<s>",
+        norm=request.param,
+    ).build()
+
+
+def table(model, heads: Heads, collector=position.Collector, **how: object):
+    (rows,) = collect(Reading(model, clauses(), heads=heads), [collector(model, heads=heads, **how)])
+    return rows.table()
+
+
+def value(table: pd.DataFrame, head: int, measure: str) -> float:
+    return only(table, head=head, measure=measure, sink="kept").value
+
+
+def test_each_kind_of_attention_is_named_and_has_its_paper_values(crossing_model):
+    *stacks, crossing = Heads.kinds_of(crossing_model)
+    encoder, decoder = (table(crossing_model, heads, n_untrained=0) for heads in stacks)
+    crossing = table(crossing_model, crossing, position.CrossingCollector)
+    assert value(encoder, 0, "next-token") == pytest.approx(1, abs=1e-3)
+    assert set(encoder["stack"]) == {"encoder"}
+    assert value(decoder, 0, "previous-token") == pytest.approx(1, abs=1e-3)
+    assert value(decoder, 1, "offset:-2") == pytest.approx(1, abs=1e-3)
+    assert (set(decoder["stack"]), set(decoder["attention"])) == ({"decoder"}, {"self"})
+    assert (set(crossing["stack"]), set(crossing["attention"])) == ({"decoder"}, {"cross"})
+    # both texts are <s> and twelve words: the head at its own position walks the diagonal
+    assert value(crossing, 0, "monotonicity") == pytest.approx(1)
+    assert value(crossing, 0, "diagonal") == pytest.approx(0, abs=1e-3)
+    assert value(crossing, 0, "entropy") == pytest.approx(0, abs=1e-3)
+    assert value(crossing, 1, "first-token") == pytest.approx(1, abs=1e-3)
+    assert value(crossing, 2, "entropy") == pytest.approx(1, abs=1e-3)
+    assert value(crossing, 2, "first-token") == pytest.approx(1 / 13, abs=1e-3)
+
+
+def test_syntax_is_found_in_the_encoder_alone(crossing_model):
+    # in the decoder a verb stands two back; only the first noun of four sees no word but its adjective
+    for heads, expected in zip(Heads.kinds_of(crossing_model), (1, 1 / 4), strict=False):
+        rows = table(crossing_model, heads, part_of_speech.Collector, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
+        assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)
+
+
+def test_labels_say_in_which_attention_a_head_stands(crossing_model):
+    labels = label(crossing_model, {"position": clauses(40)})
+    where = labels.labels[["stack", "attention", "head", "label"]].itertuples(index=False, name=None)
+    assert {
+        ("encoder", "self", 0, "next-token"),
+        ("decoder", "self", 0, "previous-token"),
+        ("decoder", "self", 1, "offset:-2"),
+        ("decoder", "cross", 0, "monotonicity"),
+        ("decoder", "cross", 1, "first-token"),
+    } <= {*where}
+    assert {*labels.labels["evidence"]} == {"attention"}
+    assert "models of one stack" in labels.left_out["position"]

