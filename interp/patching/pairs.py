@@ -388,7 +388,7 @@ def _pair(
 
 def _shared(right: Sequence[int], wrong: Sequence[int], names: str, unknown: int | None) -> int:
     """How many pieces two answers begin with alike."""
-    if (shared := first_difference(right, wrong)) is not None:
+    if (shared := pair_files.first_difference(right, wrong)) is not None:
         if unknown in (right[shared], wrong[shared]):
             raise _UnusableError(f"the vocabulary lacks an answer: check the spelling of {names}")
         return shared
