@@ -1,125 +1,49 @@
-"""What does a circuit's run cost, beside the products of its live nodes, and beside the plain way?
+"""What does a circuit's run cost beside the plain way, in which every node writes and every receiver has its own input?
 
     python -m benchmarks.circuits [--smallest] [--turns 2]
 
-GPT-2 small's shape with random weights, 32 pairs of 16 tokens that differ in a token of the first half, and the top
-edges of edge attribution in ten sizes. Prints a line about the machine and one JSON line a size: of each job the least
-of its turns, which take turns with each other, in seconds of one thread of the processor:
+GPT-2 small's shape with random weights, 32 pairs of 16 tokens that differ in their fifth, and the top edges of edge
+attribution in ten sizes. Prints a line about the machine and one JSON line a size. Seconds are those of one thread of
+the processor, the least of all turns (the plain way has one):
 
     share, edges, live    of all edges, how many are left without dead ends, and how many nodes write
     ours                  `faithfulness` for this circuit; its reference and metrics are in it
     shared                of these, what every call takes: the empty circuit's
-    products              the live nodes' matrix products alone, in rows (positions of prompts) that can differ
-    sums                  adding up what the receivers read, as one dense product a layer
-    plain                 the plain way: every node's write in one buffer, every receiver's own input; one turn
-    by_products           (ours - shared) / products, where any node is live
-    by_floor              (ours - shared) / (products + sums)
+    plain                 the plain way: every node's write in one buffer, every receiver's own input
     faster                plain / ours
     ours_mb, plain_mb     the process's peak of memory above what it held before the job
 
-A circuit of edges has two kinds of arithmetic that no way of running it avoids. Live nodes multiply by their weights;
-and every receiver that keeps edges of its own adds up what these carry, a product of as many entries as there are
-edges. So the floor is both. Norms, attention's mixing and activations are not in it, nor what lays tensors out.
-The plain way is what public packages do (Hanna 2024's, MIB's): written here, over the same weights.
+The plain way is what public packages do (Hanna 2024's, MIB's): written here, over the same weights. The run stops where
+both do not agree.
 """
 
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 from einops import einsum
 from torch import Tensor
 
 from benchmarks.console import arguments, machine, show
-from benchmarks.floor import Peak
-from interp import Pairs, StackConfig, Transformer, TransformerConfig, logit_difference
-from interp import config as parts
-from interp.circuits import Circuit, Graph, faithfulness, from_edges
+from benchmarks.cost import model_of, pairs_of
+from benchmarks.floor import Peak, Shape
+from interp import Pairs, Transformer, logit_difference
+from interp.circuits import Circuit, Graph, empty, faithfulness, top
 from interp.circuits.reference import node_sites, written
+from interp.circuits.size_curves import SHARES
 from interp.patching import edge_attribution
-from interp.products import linear
 from interp.visibility import Visibility
 
-SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-GPT2 = StackConfig(
-    n_layers=12, d_model=768, n_heads=12, d_head=64, d_mlp=3072, n_ctx=64, d_vocab=50_257, causal=True,
-    mlp=parts.Plain("gelu_tanh"),
-)  # fmt: skip
-SMALLEST = replace(GPT2, n_layers=2, d_model=48, n_heads=3, d_head=16, d_mlp=96, d_vocab=101)
-PROMPTS, POSITIONS = 32, 16
-
-
-def task(stack: StackConfig) -> tuple[Transformer, Pairs]:
-    """A random model, and pairs that differ in one token."""
-    torch.manual_seed(0)
-    model = Transformer(TransformerConfig(decoder=stack, output="tied"))
-    clean = torch.randint(stack.d_vocab, (PROMPTS, POSITIONS))
-    corrupt, column = clean.clone(), torch.randint(POSITIONS // 2, (PROMPTS,))
-    corrupt[torch.arange(PROMPTS), column] += 1
-    right, wrong = torch.randint(stack.d_vocab, (2, PROMPTS))
-    return model, Pairs.from_ids(model, clean, corrupt % stack.d_vocab, right, wrong)
+GPT2 = Shape(12, 12, 768, 50_257, prompts=32, first=4)
+SMALLEST = Shape(2, 3, 48, 101, prompts=32, first=4)
 
 
 def circuits(model: Transformer, pairs: Pairs) -> list[Circuit]:
     """The top edges by edge attribution of four pairs, in every size, without dead ends."""
     graph, few = Graph.from_model(model), pairs.take(torch.arange(4))
-    scores = edge_attribution(model, few, logit_difference(), steps=1).mean().abs().nan_to_num(-1).flatten()
-    order = scores.argsort(descending=True)
-    sets = []
-    for share in SHARES:
-        edges = torch.zeros(graph.exists.numel(), dtype=torch.bool)
-        edges[order[: int(share * graph.n_edges)]] = True
-        sets.append(Circuit(graph, edges.view(graph.shape)).pruned())
-    return sets
-
-
-def live(circuit: Circuit) -> list[tuple[int, int, int, int]]:
-    """By layer: how many heads' inputs are read from edges, how many heads and feed-forwards write, senders before."""
-    edges, graph = circuit.members, circuit.graph
-    fed = [name for name, any_ in zip(graph.receivers, edges.any(0).tolist(), strict=True) if any_]
-    wrote = [name for name, any_ in zip(graph.senders, edges.any(1).tolist(), strict=True) if any_]
-    rows, before = [], 1
-    for layer in range(1 + max(int(name.split(".")[1]) for name in graph.senders if name.startswith("mlp"))):
-        heads = sum(name.startswith(f"{layer}.") for name in wrote)
-        feed = int(f"mlp.{layer}" in wrote)
-        rows.append((sum(name.startswith(f"{layer}.") for name in fed), heads, feed, before))
-        before += heads + feed
-    return rows
-
-
-def floor(model: Transformer, circuit: Circuit, rows: int) -> Callable[[], None]:
-    """The products of the live nodes alone, of as many rows."""
-    config = model.last.config
-    x, hidden = torch.randn(rows, config.d_model), torch.randn(rows, config.d_mlp)
-    z = torch.randn(config.n_heads, rows, config.d_head)
-
-    def products() -> None:
-        for (inputs, heads, feed, _), block in zip(live(circuit), model.last.blocks, strict=True):
-            if inputs:
-                linear(x, block.attn.qkv.weight[: inputs * config.d_head])
-            if heads:
-                z[:heads] @ block.attn.W_O[:heads]
-            if feed:
-                linear(x, block.mlp.up.weight)
-                linear(hidden, block.mlp.down.weight)
-
-    return products
-
-
-def sums(model: Transformer, circuit: Circuit, rows: int) -> Callable[[], None]:
-    """What every receiver that edges feed reads, added up from all live senders before it."""
-    changes = torch.randn(rows, len(circuit.graph.senders), model.config.d_model)
-    out = torch.empty(max(count for count, *_ in live(circuit)) + 1, rows, model.config.d_model)
-
-    def products() -> None:
-        for inputs, _, feed, before in live(circuit):
-            count = inputs + feed
-            weights = torch.ones(1, count, before).expand(rows, -1, -1)
-            torch.bmm(weights, changes[:, :before], out=out[:count].transpose(0, 1))
-
-    return products
+    scores = edge_attribution(model, few, logit_difference(), steps=1).mean()
+    return [top(graph, scores, int(share * graph.n_edges), absolute=True).pruned() for share in SHARES]
 
 
 def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
@@ -157,8 +81,8 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
     return model.last.norm(own(1)[:, :, 0])
 
 
-def cost(job: Callable[[], Tensor | None]) -> tuple[float, float, Tensor | None]:
-    """The processor's seconds that it takes, of one thread, its peak of memory in MB, and what it gave."""
+def measured(job: Callable[[], Tensor]) -> tuple[float, float, Tensor]:
+    """Seconds of one thread of the processor, the peak of memory in MB, and what the job gave."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)  # memory that another job has freed would hide what this one takes
     with Peak() as peak:
@@ -169,38 +93,32 @@ def cost(job: Callable[[], Tensor | None]) -> tuple[float, float, Tensor | None]
 
 
 def main() -> None:
+    """Print a row a size."""
     parser = arguments(__doc__, smallest="a tiny model, one turn")
     parser.add_argument("--turns", type=int, default=2)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    model, pairs = task(SMALLEST if given.smallest else GPT2)
-    shape = f"{model.config.n_layers} x {model.config.n_heads} x {model.config.d_model}, {PROMPTS} x {POSITIONS} tokens"
-    machine(shape=shape)
-    metric, nothing = logit_difference(), from_edges(Graph.from_model(model), [])
-    readout, rows = metric.prepare(model, pairs), int((POSITIONS - pairs.first_changed).sum())
-    sets, shared = circuits(model, pairs), float("inf")
+    shape = SMALLEST if options.smallest else GPT2
+    model = model_of(shape, 64)
+    pairs, metric, nothing = pairs_of(model, shape), logit_difference(), empty(model)
+    readout = metric.prepare(model, pairs)
+    machine(shape=str(shape))
     with torch.no_grad():
-        for share, circuit in zip(SHARES, sets, strict=True):
-            jobs = {
-                "shared": lambda: faithfulness(model, pairs, metric, nothing).corrupt["logit_difference"],
+        for share, circuit in zip(SHARES, circuits(model, pairs), strict=True):
+            jobs: dict[str, Callable[[], Tensor]] = {
+                "shared": lambda: faithfulness(model, pairs, metric, nothing).corrupt[metric.name],
+                "ours": lambda c=circuit: faithfulness(model, pairs, metric, c).values[metric.name][0],
                 "plain": lambda c=circuit: readout.from_final(model, readout.at_reads(plain(model, pairs, c))),
-                "ours": lambda c=circuit: faithfulness(model, pairs, metric, c).values["logit_difference"][0],
-                "products": floor(model, circuit, rows),
-                "sums": sums(model, circuit, rows),
             }
-            costs = {name: cost(job) for name, job in jobs.items()}
-            torch.testing.assert_close(costs["ours"][2], costs["plain"][2], rtol=1e-3, atol=1e-3)
-            least = {name: took for name, (took, *_) in costs.items()}
-            for _ in range(0 if given.smallest else given.turns - 1):
-                least |= {name: min(least[name], cost(jobs[name])[0]) for name in ("ours", "products", "sums")}
-            least["shared"] = shared = min(shared, least["shared"])
-            row = {name: round(took, 4) for name, took in least.items()}
-            if any(heads + feed for _, heads, feed, _ in live(circuit)):
-                alone, floors = least["ours"] - shared, {"by_products": ["products"], "by_floor": ["products", "sums"]}
-                row |= {name: round(alone / sum(least[each] for each in parts), 2) for name, parts in floors.items()}
-            row["faster"] = round(least["plain"] / least["ours"], 2)
-            row |= {f"{name}_mb": round(costs[name][1], 1) for name in ("ours", "plain")}
-            show(share=share, edges=circuit.size, live=sum(h + f for _, h, f, _ in live(circuit)), **row)
+            first = {name: measured(job) for name, job in jobs.items()}
+            torch.testing.assert_close(first["ours"][2], first["plain"][2], rtol=1e-3, atol=1e-3)
+            seconds = {name: took for name, (took, *_) in first.items()}
+            for _ in range(0 if options.smallest else options.turns - 1):
+                seconds |= {name: min(seconds[name], measured(jobs[name])[0]) for name in ("shared", "ours")}
+            row = {name: round(took, 4) for name, took in seconds.items()}
+            row |= {"faster": round(seconds["plain"] / seconds["ours"], 2)}
+            row |= {f"{name}_mb": round(first[name][1], 1) for name in ("ours", "plain")}
+            show(share=share, edges=circuit.size, live=int(circuit.members.any(1).sum()), **row)
 
 
 if __name__ == "__main__":
