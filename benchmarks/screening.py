@@ -26,7 +26,6 @@ On 100 tales: model, drawn, screened_out, missed, most_missed, covered
     MiniLM         200 of 3,384    146    5    7.1%    96% of 198
 """
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +47,7 @@ from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable
 from analyses.labels.screen import Screen
 from analyses.reading.inputs import Sample
-from benchmarks.console import arguments
+from benchmarks.console import arguments, show
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim
 from interp.patching.knockout import knock_out_by_forward
@@ -173,9 +172,7 @@ def main() -> None:
     tables: dict[str, pd.DataFrame] = {}
     for name in options.model or MODELS:
         cells, tables[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
-        print(
-            json.dumps({"model": name, "corpora": options.corpus or [CORPUS], **said(cells, tables[name])}), flush=True
-        )
+        show(model=name, corpora=options.corpus or [CORPUS], **said(cells, tables[name]))
     if options.figure:
         figure(tables, options.figure)
 

@@ -16,11 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.planted.linked_texts import CODES, SPELLINGS
-from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, built
+from benchmarks.planted.random_models import NORMS, Behaviour, Composed, Form, built, noise
 from interp import AnnotatedText
 from interp.annotation import ROOT, Attributes
-from interp.config import LayerNorm, NoNorm, RMSNorm
-from models.planted import heads
 from models.planted.search_heads import seek
 from models.stories import grammar
 from models.stories.grammar import Phrase, Word
@@ -255,21 +253,15 @@ def false_links(behaviour: Behaviour, names: Sequence[str]) -> list[str]:
     return [name for name in names if name.startswith(_LINKING) and not behaviour.is_called(name)]
 
 
-def compose_strata(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
+def compose_strata(seed: int, *, form: Form = "decoder") -> Composed:
     """A planted model of a specialist for each stratum, the head of the second-last noun, and noise.
 
-    Args:
-        seed: of the words, the heads' places and what is left to chance; the same model for the same seed.
-        form: decoder, encoder or grouped.
-        norm: the norm before each layer and at the end; None: drawn.
+    The same model for the same `seed`: of the words, the heads' places, the norm and what is left to chance.
     """
     rng = random.Random(f"specialists-{seed}")
     sorts, made = Sorts.draw(rng), specialists(causal=form != "encoder")
-    made += [
-        Behaviour("noise", heads.noise(0.05, rng.randrange(2**31)), never=("",)) for _ in range(-len(made) % _N_HEADS)
-    ]
+    made += [noise(rng) for _ in range(-len(made) % _N_HEADS)]
     rng.shuffle(made)
     layers = [made[first : first + _N_HEADS] for first in range(0, len(made), _N_HEADS)]
     n_kv_heads = _N_HEADS // 2 if form == "grouped" else None
-    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
-    return built(sorts, layers, form, norm, n_ctx=_N_CTX, n_kv_heads=n_kv_heads)
+    return built(sorts, layers, form, rng.choice(NORMS), n_ctx=_N_CTX, n_kv_heads=n_kv_heads)
