@@ -37,7 +37,7 @@ from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
 from analyses.scoring.choices import Items
-from analyses.scoring.rules import RELATIONS, edges
+from analyses.scoring.rules import RELATIONS, WAYS, edges
 from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
 from benchmarks.peers import bridged, gpt2
@@ -203,6 +203,8 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
 def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
     """The largest of the peer's means from ours."""
     (at_position, syntax, _), largest = collectors, 0.0
+    names = [measure.name for measure in syntax.chosen.measures]  # strata among them, which the peer has not
+    columns = [names.index(f"relation:{name}:{way}") for name in RELATIONS for way in WAYS]
     for sink in ("kept", "removed"):
         totals = at_position.sums.totals[sink]
         means = (totals.scores.sum(0) / totals.weights.sum(0))[:-1]
@@ -211,7 +213,7 @@ def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
                 largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
         chosen = syntax.chosen.totals[sink]
         n_heads = syntax.heads.count
-        accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads]
+        accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads, columns]
         largest = max(largest, float((accuracy - peer[f"relations {sink}"]).nan_to_num().abs().max()))
     return largest
 
