@@ -1,14 +1,11 @@
 """What can no exact sweep avoid, and what does this machine make of it? Shapes, arithmetic, time and memory."""
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from interp.products import linear
 
@@ -80,58 +77,6 @@ def best_rate(d_model: int, device: torch.device, dtype: torch.dtype, seconds: f
                 took, _ = timed(job, device)
                 best = max(best, a.shape[0] * d * b.shape[1] / took)
     return best
-
-
-_LINEAR = {torch.ops.aten.linear.default, torch.ops.mkldnn._linear_pointwise.default}  # whose weight is output first
-_MULTIPLIED = {  # which arguments are multiplied
-    torch.ops.aten.mm.default: (0, 1),
-    torch.ops.aten.addmm.default: (1, 2),
-    torch.ops.aten.bmm.default: (0, 1),
-    torch.ops.aten.baddbmm.default: (1, 2),
-    **dict.fromkeys(_LINEAR, (0, 1)),
-}
-
-
-class Products(TorchDispatchMode):
-    """Notes the shapes of every matrix product that is made within, in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = []  # the last: the second is a weight
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note a product, and make it."""
-        if func in _MULTIPLIED:
-            a, b = (tuple(args[at].shape) for at in _MULTIPLIED[func])
-            self.shapes.append((a, b, func in _LINEAR))
-        return func(*args, **(kwargs or {}))
-
-
-def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch.dtype, layers: int) -> float:
-    """Multiply-adds a second of nothing but a job's own matrix products, one after the other, in their order.
-
-    Every product of one shape has the next of as many right-hand sides as the model has layers, as weights do.
-    """
-    with Products() as noted:
-        job()
-    kept: dict[Any, list[torch.Tensor]] = {}
-    for a, b, _ in noted.shapes:
-        if (a, b) not in kept:
-            right = kept.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
-            kept[b], kept[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
-    products = [
-        (linear if weight else torch.matmul, kept[a, b][0], kept[b][at % layers])
-        for at, (a, b, weight) in enumerate(noted.shapes)
-    ]
-
-    @torch.no_grad()
-    def replay() -> None:
-        for product, a, b in products:
-            product(a, b)
-
-    replay()
-    seconds = statistics.median(timed(replay, device)[0] for _ in range(3))
-    return sum(a.numel() * b.shape[0 if product is linear else -1] for product, a, b in products) / seconds
 
 
 class Peak:

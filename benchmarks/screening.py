@@ -18,12 +18,6 @@ half: one whole `run(edit=)` a row of the text and cell, its prompt alone. Print
     no_interval         of the drawn, how many have too few documents on either side for one; they are not in `covered`
     on_same             the drawn measured on the same documents as were estimated: 95% of the absolute errors of
                         estimates below 0.01 nats a row are below this
-
-On 100 tales: model, drawn, screened_out, missed, most_missed, covered
-
-    default        200 of 1,312    153    1    3.1%    93.5% of 200
-    stories260K    196 of 1,840    161    2    3.9%    91% of the 188 with both intervals
-    MiniLM         200 of 3,384    146    5    7.1%    96% of 198
 """
 
 import random

@@ -9,6 +9,7 @@ value nothing is read. Readers carry the word before to a head that copies, besi
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks.planted import rule_heads
@@ -59,26 +60,16 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
     reference: dict[str, Any] = {"measure": "antecedent:named", "never": (_SYNTAX, _REFERENCE)}
     linked = {f"{asks} {code}": [f"{'verb' if causal else 'thing'} {code}"] for code in range(CODES)}
     chains = {f"{sex} {code}": [f"{who} {code}"] for sex, who in _SEXES.items() for code in range(CODES)}
+    forms, sexes = ({form: ["mention", form] for form in SPELLINGS}, {sex: [f"name or {sex}"] for sex in _SEXES})
+    classes, before = rule_heads.classes, partial(seek, itself=False)
+    beats, nouns = {"measure": "tag:VERB->NOUN", "rules": (BEATS,)}, ("tag:PRON->NOUN", *people)
+    fails: dict[str, Any] = {"measure": "tag:*->NOUN", "rules": (*FAILS,), "never": _MEANINGFUL}
     rules = (
         Rung("uniform", heads.uniform, measure=relation, rules=("no rule",), never=("",)),
         Rung("offset", heads.offset(by), synonyms=(offset_name(by),), rules=(f"offset {by:+d}",), **syntax),
-        Rung(
-            "class of key",
-            rule_heads.classes({"word": "noun"}),
-            synonyms=("rule:any->NOUN",),
-            measure="tag:*->NOUN",
-            rules=(*FAILS,),
-            never=_MEANINGFUL,
-        ),
-        Rung("comma lover", rule_heads.classes({"word": "stop"}), never=_MEANINGFUL),
-        Rung(
-            "tag pair",
-            rule_heads.classes({"verb": "noun"}),
-            synonyms=("tag:VERB->NOUN",),
-            measure="tag:VERB->NOUN",
-            rules=(BEATS,),
-            never=(_SYNTAX, _REFERENCE),
-        ),
+        Rung("class of key", classes({"word": "noun"}), synonyms=("rule:any->NOUN",), **fails),
+        Rung("comma lover", classes({"word": "stop"}), never=_MEANINGFUL),
+        Rung("tag pair", classes({"verb": "noun"}), None, ("tag:VERB->NOUN",), **(syntax | beats)),
         Rung(
             "nearest of class",
             seek({asks: [sought]}, after=not causal),
@@ -96,36 +87,17 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
             measure=relation,
             never=(_REFERENCE,),
         ),
-        Rung(
-            "nearest mention",
-            seek({"pronoun": ["mention"]}, itself=False),
-            synonyms=("tag:PRON->NOUN", *people),
-            rules=("nearest",),
-            **reference,
-        ),
-        Rung(
-            "same form",
-            seek({form: ["mention", form] for form in SPELLINGS}, itself=False),
-            synonyms=("tag:PRON->NOUN", "duplicate-token", *people),
-            rules=("same form",),
-            **reference,
-        ),
-        Rung(
-            "name-aware",
-            seek({sex: [f"name or {sex}"] for sex in _SEXES}, itself=False),
-            synonyms=people,
-            rules=("name or gender",),
-            **reference,
-        ),
-        Rung("leftmost", seek({"pronoun": ["opener"]}), synonyms=people, rules=("leftmost person",), **reference),
+        Rung("nearest mention", before({"pronoun": ["mention"]}), None, nouns, rules=("nearest",), **reference),
+        Rung("same form", before(forms), None, (*nouns, "duplicate-token"), rules=("same form",), **reference),
+        Rung("name-aware", before(sexes), None, people, rules=("name or gender",), **reference),
+        Rung("leftmost", seek({"pronoun": ["opener"]}), None, people, rules=("leftmost person",), **reference),
         Rung(
             "antecedent",
             seek(chains),
             "antecedent",
             people,
             rules=("the antecedent itself",),
-            measure="antecedent:named",
-            never=(_SYNTAX,),
+            **(reference | {"never": (_SYNTAX,)}),
         ),
     )
     return {each.name: each for each in rules}

@@ -68,12 +68,8 @@ class Sorts:
 
         asking = [*(f"verb {kind}" for kind in (*SUBJECTS, *MEANT)), "giver"]
         deal([verb.past for verb in VERBS.values()], "VERB", *asking, rest="verb")
-        deal(
-            ADJECTIVES,
-            "ADV",
-            *(f"{voice} {kind}" for voice in ("active", "passive") for kind in SUBJECTS),
-            rest="adverb",
-        )
+        voices = [f"{voice} {kind}" for voice in ("active", "passive") for kind in SUBJECTS]
+        deal(ADJECTIVES, "ADV", *voices, rest="adverb")
         deal([noun.singular for noun in ANIMALS], "NOUN", "animal")
         deal([noun.singular for noun in THINGS], "NOUN", "thing noun", "thing clause", rest="thing")
         deal([noun.plural for noun in THINGS], "NOUN", "thing attractor")
