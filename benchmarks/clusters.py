@@ -25,9 +25,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+import torch
+
+from analyses import corpora, report
+from analyses.behaviours import OURS
+from analyses.execution import processes
+from analyses.execution.encoding import decoded, encoded
+from analyses.execution.lots import Setting, Shards, using
+from analyses.execution.provenance import fingerprint
+from analyses.reading.inputs import Heads
+from analyses.reading.windows import Reading
+from analyses.scoring import collectors
 from benchmarks.console import arguments, show
+from interp import InputError
+from models import load
 
 _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
+_MAKERS = tuple(partial(each.collector, seed=0) for each in OURS.values() if each.attention == "self")
 
 
 @contextmanager
@@ -46,11 +61,6 @@ def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
 
 def commands(model: str) -> dict[str, Callable[..., object]]:
     """What writes each directory, by name."""
-    import pandas as pd
-
-    from analyses import corpora, report
-    from models import load
-
     loaded, texts = load(model), [corpora.read(_TEXTS)]
     prompts = pd.DataFrame([("The baker near the tailors", "The bakers near the tailors", " was", " were")] * 2)
     prompts.columns = ["clean", "corrupt", "answer", "wrong"]
@@ -130,8 +140,6 @@ def kills(model: str, runs: int) -> None:
 
 def restarts(model: str, runs: int) -> None:
     """Reports that are told that their scheduler died, and once more with another: their shards go on."""
-    from interp import InputError
-
     write, rng = commands(model)["report"], random.Random(0)
     with tempfile.TemporaryDirectory() as notes, workers(2) as (executor, _):
         whole = tables(write, counted := Counted(executor, Path(notes)))
@@ -162,64 +170,43 @@ def restarts(model: str, runs: int) -> None:
         show(name="restarts", run=run, said=said, lots=counted.sent, kept=kept, repeated=repeated, differ=differ)
 
 
-def makers() -> tuple[Callable[..., Any], ...]:
-    """Of the collectors of every behaviour of self-attention."""
-    from analyses.behaviours import OURS
-
-    return tuple(partial(OURS[name].collector, seed=0) for name in OURS if OURS[name].attention == "self")
-
-
-def _reading(model: Any, texts: Any, setting: Any) -> float:
-    from analyses.execution.lots import using
-    from analyses.reading.windows import Reading
-    from analyses.scoring.collectors import collect_in_lots
-
+def _reading(model: Any, texts: Any, setting: Setting) -> float:
     began = time.perf_counter()
     with using(setting):
-        collect_in_lots(Reading(model, texts), makers())
+        collectors.collect_in_lots(Reading(model, texts), _MAKERS)
     return time.perf_counter() - began
+
+
+def _read(model: Any, lot: Any) -> Any:
+    """What one lot leaves."""
+    return collectors._read_lot(model, Heads.from_model(model), _MAKERS, (), lot)
 
 
 def speed(model: str, runs: int) -> None:
     """Reading in turn with one worker and with two, then a lot's costs in this process."""
-    from analyses.corpora import read
-    from analyses.execution import processes
-    from analyses.execution.encoding import decoded, encoded
-    from analyses.execution.lots import Setting, Shards
-    from analyses.execution.provenance import fingerprint
-    from analyses.scoring import collectors
-    from models import load
-
-    loaded, texts = load(model), [*read(_LONG)]
+    loaded, texts = load(model), [*corpora.read(_LONG)]
     known = {id(loaded): fingerprint(loaded)}
     for n in (1, 2, 1, 2):
         with workers(n) as (executor, _):
             _reading(loaded, texts[:20], Setting(Shards(known=known), executor))  # workers load the model
-            show(
-                name="speed",
-                workers=n,
-                seconds=round(_reading(loaded, texts, Setting(Shards(known=known), executor)), 2),
-            )
-    from analyses.behaviours import OURS
-    from analyses.reading.inputs import Heads
-
-    makers = tuple(partial(OURS[name].collector, seed=0) for name in OURS if name != "crossing")
+            seconds = _reading(loaded, texts, Setting(Shards(known=known), executor))
+            show(name="speed", workers=n, seconds=round(seconds, 2))
     lot = next(collectors.lots_of(texts))
-    shards = Shards(Path(tempfile.mkdtemp()), "", known)
-    steps: dict[str, Callable[[], Any]] = {
-        "work": lambda: collectors._read_lot(loaded, Heads.from_model(loaded), makers, (), lot),
-        "hash": lambda: shards.path([lot]),
-        "pack": lambda: processes.packed(lot),
-    }
-    times = {name: _seconds(step) for name, step in steps.items()}
-    result = steps["work"]()
-    content = encoded(result)
-    times |= {"encode": _seconds(lambda: encoded(result)), "decode": _seconds(lambda: decoded(content))}
-    times["keep"] = _seconds(lambda: shards.write(shards.folder / "a.shard", content))
-    shutil.rmtree(shards.folder)
-    overhead = sum(times.values()) - times["work"]
+    with tempfile.TemporaryDirectory() as folder:
+        shards, result = Shards(Path(folder), "", known), _read(loaded, lot)
+        content = encoded(result)
+        steps: dict[str, Callable[[], Any]] = {
+            "work": lambda: _read(loaded, lot),
+            "hash": lambda: shards.path([lot]),
+            "pack": lambda: processes.packed(lot),
+            "encode": lambda: encoded(result),
+            "decode": lambda: decoded(content),
+            "keep": lambda: shards.write(shards.folder / "a.shard", content),
+        }
+        times = {name: _seconds(step) for name, step in steps.items()}
     sizes = {"words": sum(len(text.words) for text in lot), "bytes": len(content)}
-    show(name="lot", **sizes, **{step: round(each, 4) for step, each in times.items()}, share=overhead / times["work"])
+    share = sum(times.values()) / times["work"] - 1
+    show(name="lot", **sizes, **{step: round(each, 4) for step, each in times.items()}, share=share)
 
 
 def _seconds(step: Callable[[], Any], times: int = 5) -> float:
@@ -232,19 +219,9 @@ def _seconds(step: Callable[[], Any], times: int = 5) -> float:
 
 def merge(model: str, runs: int) -> None:
     """The state of one lot, kept under 10,000 names."""
-    from analyses.behaviours import OURS
-    from analyses.corpora import read
-    from analyses.execution.encoding import decoded, encoded
-    from analyses.reading.inputs import Heads
-    from analyses.scoring import collectors
-    from models import load
-
     loaded = load(model)
-    makers = tuple(partial(OURS[name].collector, seed=0) for name in OURS if name != "crossing")
-    content = encoded(
-        collectors._read_lot(loaded, Heads.from_model(loaded), makers, (), next(collectors.lots_of(read(_TEXTS))))
-    )
-    merged = [make(loaded) for make in makers]
+    content = encoded(_read(loaded, next(collectors.lots_of(corpora.read(_TEXTS)))))
+    merged = [make(loaded) for make in _MAKERS]
     grown, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
     for _ in range(_SHARDS * runs):
         for collector, state in zip(merged, decoded(content)[2], strict=True):
@@ -256,8 +233,6 @@ def merge(model: str, runs: int) -> None:
 
 def main() -> None:
     """All, or what is asked for."""
-    import torch
-
     parts = {each.__name__: each for each in (same, kills, restarts, speed, merge)}
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=[*parts])

@@ -11,8 +11,6 @@ where their dtype is kept, so that its load reads nothing. On a busy machine loo
     python -m benchmarks.loading --quick
 """
 
-import json
-import math
 import shutil
 import statistics
 import sys
@@ -20,9 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from benchmarks.console import apart, arguments, machine
 from benchmarks.floor import Peak
@@ -49,41 +47,20 @@ WAYS = {
 GB = 1e9
 
 
-def shapes(fields: dict[str, int]) -> dict[str, tuple[int, ...]]:
-    """The weights under the names of the format; the output layer is the embedding."""
-    width, inner, d_head = fields["hidden_size"], fields["intermediate_size"], fields["head_dim"]
-    queries, keys = fields["num_attention_heads"] * d_head, fields["num_key_value_heads"] * d_head
-    weights: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (fields["vocab_size"], width)}
-    for layer in range(fields["num_hidden_layers"]):
-        name = f"model.layers.{layer}"
-        for part, rows in {"q": queries, "k": keys, "v": keys}.items():
-            weights[f"{name}.self_attn.{part}_proj.weight"] = (rows, width)
-        weights[f"{name}.self_attn.o_proj.weight"] = (width, queries)
-        weights[f"{name}.mlp.gate_proj.weight"] = weights[f"{name}.mlp.up_proj.weight"] = (inner, width)
-        weights[f"{name}.mlp.down_proj.weight"] = (width, inner)
-        weights[f"{name}.input_layernorm.weight"] = weights[f"{name}.post_attention_layernorm.weight"] = (width,)
-    return weights | {"model.norm.weight": (width,)}
+def configured(fields: dict[str, int]) -> Any:
+    """A configuration of `transformers`."""
+    from transformers import LlamaConfig
+
+    return LlamaConfig(**fields, tie_word_embeddings=True, rope_parameters={"rope_theta": 5e5, "rope_type": "default"})
 
 
 def build(directory: Path, fields: dict[str, int]) -> None:
     """Write a random model in shards of about 600 MB."""
-    generator = torch.Generator().manual_seed(0)
-    directory.mkdir(parents=True, exist_ok=True)
-    where: dict[str, int] = {}
-    shard: dict[str, torch.Tensor] = {}
-    number, wanted = 1, shapes(fields)
-    for name, shape in wanted.items():
-        # norms scale by about 1
-        shard[name] = torch.empty(shape).normal_(len(shape) == 1, 0.02, generator=generator).bfloat16()
-        where[name] = number
-        if len(where) == len(wanted) or sum(tensor.nbytes for tensor in shard.values()) > 600_000_000:
-            save_file(shard, directory / f"shard-{number}.safetensors", {"format": "pt"})
-            shard, number = {}, number + 1
-    index = {"metadata": {}, "weight_map": {name: f"shard-{number}.safetensors" for name, number in where.items()}}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
-    kind = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True}
-    settings = {"rms_norm_eps": 1e-5, "rope_parameters": {"rope_theta": 5e5, "rope_type": "default"}}
-    (directory / "config.json").write_text(json.dumps(kind | fields | settings | {"dtype": "bfloat16"}))
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(configured(fields), dtype=torch.bfloat16)
+    model.save_pretrained(directory, max_shard_size="600MB")
 
 
 def measure(side: str, directory: Path, dtype: str, settings: dict[str, str]) -> dict[str, float]:
@@ -166,9 +143,12 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="keep the model here, and use it where it is there already")
     options = parser.parse_args()
     fields = TINY if options.smallest else QUICK if options.quick else LLAMA_1B
+    from transformers import AutoModelForCausalLM
+
     with tempfile.TemporaryDirectory() as temporary:
         directory = options.directory or Path(temporary)
-        n_parameters = sum(map(math.prod, shapes(fields).values()))
+        with torch.device("meta"):
+            n_parameters = AutoModelForCausalLM.from_config(configured(fields)).num_parameters()
         if (free := shutil.disk_usage(temporary).free) < 3 * n_parameters:
             sys.exit(f"{2 * n_parameters / GB:.1f} GB of disk are needed, {free / GB:.1f} are free: try --quick")
         if not (directory / "config.json").exists():

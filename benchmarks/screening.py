@@ -18,15 +18,8 @@ half: one whole `run(edit=)` a row of the text and cell, its prompt alone. Print
     no_interval         of the drawn, how many have too few documents on either side for one; they are not in `covered`
     on_same             the drawn measured on the same documents as were estimated: 95% of the absolute errors of
                         estimates below 0.01 nats a row are below this
-
-On 100 tales: model, drawn, screened_out, missed, most_missed, covered
-
-    default        200 of 1,312    153    1    3.1%    93.5% of 200
-    stories260K    196 of 1,840    161    2    3.9%    91% of the 188 with both intervals
-    MiniLM         200 of 3,384    146    5    7.1%    96% of 198
 """
 
-import json
 import random
 from collections.abc import Sequence
 from dataclasses import replace
@@ -48,7 +41,7 @@ from analyses.labels import knockouts
 from analyses.labels.evidence import NOTABLE_EFFECT, affordable
 from analyses.labels.screen import Screen
 from analyses.reading.inputs import Sample
-from benchmarks.console import arguments
+from benchmarks.console import arguments, show
 from interp import TokenBatch, Transformer
 from interp.patching.claimed_texts import Claim
 from interp.patching.knockout import knock_out_by_forward
@@ -173,9 +166,7 @@ def main() -> None:
     tables: dict[str, pd.DataFrame] = {}
     for name in options.model or MODELS:
         cells, tables[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
-        print(
-            json.dumps({"model": name, "corpora": options.corpus or [CORPUS], **said(cells, tables[name])}), flush=True
-        )
+        show(model=name, corpora=options.corpus or [CORPUS], **said(cells, tables[name]))
     if options.figure:
         figure(tables, options.figure)
 

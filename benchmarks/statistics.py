@@ -22,11 +22,12 @@ At GPT-2's shape position and relations take 1,344 tokens a second, and 466 by `
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ from analyses import coreference, part_of_speech, position
 from analyses.corpora import read
 from analyses.reading.windows import Batch, Reading
 from analyses.scoring.choices import Items
-from analyses.scoring.rules import RELATIONS, edges
+from analyses.scoring.rules import RELATIONS, WAYS, edges
 from benchmarks.console import arguments, machine, show
 from benchmarks.floor import GPT2, Shape
 from benchmarks.peers import bridged, gpt2
@@ -47,6 +48,7 @@ from models import load, wrap
 from models.stories import stories
 
 SMALL = Shape(2, 12, 768, 4_096)
+BEHAVIOURS = (position.Collector, part_of_speech.Collector, coreference.Collector)
 
 
 def least(turns: int, *functions: Callable[[], object]) -> list[float]:
@@ -68,19 +70,15 @@ def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
     return texts.counts["tokens"]
 
 
-def reading(model: Transformer, corpus: Iterable[AnnotatedText]) -> None:
-    """What statistics read, and no statistics."""
-    for _ in Reading(model, corpus):
-        pass
-
-
-def with_statistics(model: Transformer, corpus: Iterable[AnnotatedText]) -> list[object]:
-    """One reading for all three, and no intervals."""
-    collectors = [each.Collector(model) for each in (position, part_of_speech, coreference)]
+def collected(
+    model: Transformer, corpus: Iterable[AnnotatedText], kinds: Sequence[type[Any]] = BEHAVIOURS
+) -> list[Any]:
+    """One reading for some collectors, and no intervals; without any, what statistics read and no statistics."""
+    collectors = [kind(model) for kind in kinds]
     for batch in Reading(model, corpus):
         for each in collectors:
             each.add(batch)
-    return [*collectors]
+    return collectors
 
 
 class Relations(part_of_speech.Collector):
@@ -90,17 +88,12 @@ class Relations(part_of_speech.Collector):
         pass
 
 
-def same_totals(model: Transformer, corpus: Iterable[AnnotatedText]) -> None:
-    """What the peer adds up, and its nulls."""
-    collectors = [position.Collector(model), Relations(model)]
-    for batch in Reading(model, corpus):
-        for each in collectors:
-            each.add(batch)
+SAME = (position.Collector, Relations)  # what the peer adds up, and its nulls
 
 
 def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText], turns: int, **more: object) -> None:
     tokens = plain(model, corpus)
-    passes = plain, reading, with_statistics
+    passes = plain, partial(collected, kinds=()), collected
     plain_s, reading_s, statistics_s = least(turns, *(partial(each, model, corpus) for each in passes))
     row = {"name": name, "shape": f"{shape}, {tokens} tokens", "plain_s": round(plain_s, 3)}
     row |= {"reading_s": round(reading_s, 3), "statistics_s": round(statistics_s, 3)}
@@ -207,21 +200,20 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     return torch.stack([right.T @ columns, columns.sum(0).expand(rows.shape[1], -1)])
 
 
-def difference(peer: dict[str, Tensor], collectors: list[object]) -> float:
+def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
     """The largest of the peer's means from ours."""
-    at_position, syntax, _ = collectors
-    assert isinstance(at_position, position.Collector)
-    assert isinstance(syntax, part_of_speech.Collector)
-    largest = 0.0
+    (at_position, syntax, _), largest = collectors, 0.0
+    names = [measure.name for measure in syntax.chosen.measures]  # strata among them, which the peer has not
+    columns = [names.index(f"relation:{name}:{way}") for name in RELATIONS for way in WAYS]
     for sink in ("kept", "removed"):
         totals = at_position.sums.totals[sink]
         means = (totals.scores.sum(0) / totals.weights.sum(0))[:-1]
-        for at, name in enumerate(at_position.names):
+        for at, name in enumerate(each.name for each in at_position.sums.measures):
             if f"{name} {sink}" in peer:
                 largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
         chosen = syntax.chosen.totals[sink]
         n_heads = syntax.heads.count
-        accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads]
+        accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads, columns]
         largest = max(largest, float((accuracy - peer[f"relations {sink}"]).nan_to_num().abs().max()))
     return largest
 
@@ -234,10 +226,10 @@ def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
         show(name="gpt2", skipped=f"the peer is not installed: {error}")
         return
     # a choice between two words that differ by rounding alone may fall either way
-    apart = difference(peer.totals(), with_statistics(peer.ours, corpus))
+    apart = difference(peer.totals(), collected(peer.ours, corpus))
     if apart > 2e-3:
         raise AssertionError(f"the peer's totals differ from ours by {apart}")
-    (peer_s, same_s) = least(turns, peer.totals, lambda: same_totals(peer.ours, corpus))
+    (peer_s, same_s) = least(turns, peer.totals, lambda: collected(peer.ours, corpus, SAME))
     tokens = count * length
     more = {"peer_totals": "position and relations", "peer_tokens_per_s": round(tokens / peer_s)}
     more |= {"same_tokens_per_s": round(tokens / same_s), "peer_ratio": round(peer_s / same_s, 2)}

@@ -108,23 +108,14 @@ def draw(table: pd.DataFrame, path: Path) -> None:
         "feminine": "share of she and her in\nthe pronouns written",
         "loss": "nats a token of what is written,\nas the unsteered model reads it",
     }
-    for ax, (column, name) in zip(axes, panels.items(), strict=True):
-        for which, own in table.groupby("direction", sort=False):
-            ours = which == "difference"
-            plain = table[table["strength"] == 0]
-            line = (own if ours else pd.concat([own, plain])).sort_values(by=["strength"])
-            ax.plot(
-                line["strength"],
-                line[column],
-                color=INK if ours else "0.75",
-                lw=2 if ours else 0.8,
-                marker="o" if ours else None,
-                ms=4,
-                zorder=3 if ours else 1,
-                label="difference of means" if ours else "random, as long" if which == "random 0" else None,
-            )
-        ax.set_title(name)
-        ax.set_xlabel("strength")
+    for ax, (column, title) in zip(axes, panels.items(), strict=True):
+        lines = table.pivot(index="strength", columns="direction", values=column)
+        mean, others = lines["difference"], lines.drop(columns="difference")
+        others = others.apply(lambda line, mean=mean: line.fillna(mean))  # strength 0 is one row
+        first, *_ = ax.plot(others, color="0.75", lw=0.8, zorder=1)
+        first.set_label("random, as long")
+        ax.plot(mean, "o-", color=INK, lw=2, ms=4, zorder=3, label="difference of means")
+        ax.set(title=title, xlabel="strength")
         ax.xaxis.set_major_locator(matplotlib.ticker.MultipleLocator(1))
     axes[0].legend(frameon=False, loc="upper left")
     figure.savefig(path, dpi=150)

@@ -34,27 +34,15 @@ from benchmarks.console import arguments, machine, show
 from benchmarks.floor import Shape, best_rate, timed
 from benchmarks.peers import gpt2
 from interp import StackConfig, Transformer, TransformerConfig
-from interp.config import Gated, LayerNorm, Learned, Plain, RMSNorm, Rotary
+from interp.config import Gated, LayerNorm, Learned, Plain
 from interp.training import Phase, Plan, Windows
 from interp.training.objectives import Mixed
 from interp.training.parallel import Processes
 from interp.training.steps import Learner
+from models import load
 from models.initialisation import initialise
 
-DEFAULT = StackConfig(
-    n_layers=4,
-    d_model=256,
-    n_heads=8,
-    d_head=32,
-    d_mlp=688,
-    n_ctx=256,
-    d_vocab=4096,
-    causal=True,
-    norm=RMSNorm(),
-    positions=Rotary(),
-    mlp=Gated("silu"),
-    attention_bias=False,
-)
+DEFAULT = load("default").config.last
 GPT2 = replace(DEFAULT, d_mlp=1024, norm=LayerNorm(), positions=Learned(), mlp=Plain("gelu_tanh"), attention_bias=True)
 Step = Callable[[int], object]
 

@@ -35,10 +35,11 @@ from typing import Any
 import torch
 
 from benchmarks.console import apart, arguments, machine, show
+from benchmarks.cost import pairs_of
 from benchmarks.floor import Peak, Shape
 from benchmarks.peers import gpt2
 from interp import Transformer, run
-from interp.patching import Pairs, logit_difference, sweep
+from interp.patching import logit_difference, sweep
 from models import load, wrap
 
 SIZES = {
@@ -112,13 +113,10 @@ def race(family: str, repeats: int, quick: bool) -> dict[str, dict[str, float]]:
     """Processor's seconds of sweeps and passes on shared weights and on copies."""
     theirs = build(family, quick=quick)
     models = {way: WAYS[way](theirs) for way in ("wrap", "wrap, copy")}
-    d_vocab, generator = theirs.config.vocab_size, torch.Generator().manual_seed(2)
-    clean, answers = (torch.randint(d_vocab, size, generator=generator) for size in ((8, 16), (2, 8)))
-    corrupt = clean.clone()
-    corrupt[:, 8] = (clean[:, 8] + 1) % d_vocab
-    text = torch.randint(d_vocab, (8, 64), generator=generator)
+    shape = Shape(12, 12, 768, theirs.config.vocab_size)
+    text = torch.randint(shape.vocabulary, (8, 64), generator=torch.Generator().manual_seed(2))
     jobs: dict[str, Callable[[Transformer], object]] = {
-        "sweep_s": lambda model: sweep(model, Pairs.from_ids(model, clean, corrupt, *answers), logit_difference()),
+        "sweep_s": lambda model: sweep(model, pairs_of(model, shape), logit_difference()),
         "pass_s": lambda model: run(model, text).logits,
     }
     seconds: dict[tuple[str, str], list[float]] = {(way, job): [] for way in models for job in jobs}

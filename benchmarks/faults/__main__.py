@@ -7,10 +7,10 @@ of each kind of writer. Kills, full disks and races are at random moments of sho
 lost, hung or traced is a mistake of ours; the first of each kind is told on stderr.
 """
 
-import argparse
 import sys
 from collections import Counter
 
+from benchmarks.console import arguments
 from benchmarks.faults import stops
 from benchmarks.faults.damage import FAULT, READ, REFUSED, outcomes
 from benchmarks.faults.read_files import READERS
@@ -19,7 +19,7 @@ _HEAD = ("fault", "count", "survived", "refused", "lost, hung or traced")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("--files", type=int, default=2_000, help="damaged files of each kind")
     parser.add_argument("--kills", type=int, default=60, help="kills of trainings, and of runs")
     parser.add_argument("--disks", type=int, default=20, help="full disks")

@@ -11,9 +11,8 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, get_args
 
 from benchmarks.planted.planted_texts import Lexicon
-from interp import InputError, Transformer
+from interp import Transformer
 from interp.config import LayerNorm, NoNorm, RMSNorm
-from interp.errors import one_of, whole_number
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.build import Planted
@@ -23,8 +22,8 @@ from models.planted.slots import Plan
 Form = Literal["decoder", "encoder", "grouped"]  # grouped: a decoder whose heads share keys and values
 FORMS: tuple[Form, ...] = get_args(Form)
 Norm = LayerNorm | RMSNorm | NoNorm
+NORMS: tuple[Norm, ...] = (NoNorm(), LayerNorm(), RMSNorm())
 _SYNTAX, _REFERENCE = "relation:", "antecedent"
-_ANYTHING = ""
 
 
 @dataclass(frozen=True)
@@ -98,14 +97,8 @@ def _subject_to_verb(rng: random.Random, causal: bool) -> Behaviour:
     """In a decoder the verb looks back to its subject; in an encoder the subject looks ahead to its verb."""
     name = "subject-to-verb"
     if causal:
-        synonyms = (
-            "rule:* *NOUN*",
-            "rule:* *PRO*",
-            "tag:VERB->NOUN",
-            "tag:VERB->PROPN",
-            "tag:VERB->PRON",
-            "previous-token",
-        )
+        tags = ("tag:VERB->NOUN", "tag:VERB->PROPN", "tag:VERB->PRON")
+        synonyms = ("rule:* *NOUN*", "rule:* *PRO*", *tags, "previous-token")
         plan = seek({"verb": ["subject"]})
         return Behaviour(name, plan, "relation:nsubj:head->dependent", synonyms, (_REFERENCE,))
     plan = seek({"subject": ["verb"]}, after=True)
@@ -135,8 +128,9 @@ def _resting(causal: bool) -> tuple[str, ...]:
     return () if causal else (_RESTS,)
 
 
-def _noise(rng: random.Random, strength: float) -> Behaviour:
-    return Behaviour("noise", heads.noise(strength, rng.randrange(2**31)), never=(_ANYTHING,))
+def noise(rng: random.Random) -> Behaviour:
+    """A noise head. What it really prefers among classes of m and n words is of the order of 0.05 / (m n)^½."""
+    return Behaviour("noise", heads.noise(0.05, rng.randrange(2**31)), never=("",))
 
 
 BEHAVIOURS: dict[str, Maker] = {
@@ -166,40 +160,30 @@ def compose(
     n_heads: int | None = None,
     norm: Norm | None = None,
     behaviours: Sequence[str] | None = None,
-    noise: float = 0.05,
-    n_ctx: int = 64,
 ) -> Composed:
     """A planted model, the same for the same arguments. What is not given is drawn.
 
     Args:
-        seed: of the words, the sizes, the behaviours, their places and the noise.
+        seed: of the words, the sizes, the behaviours, their places and the noise in all other heads.
         form: decoder, encoder or grouped.
         n_layers: at least 2 where there is induction.
         n_heads: query heads a layer.
         norm: the norm before each layer and at the end.
         behaviours: names from BEHAVIOURS, as often as they are wanted; induction brings the previous-token head that
             it reads. A drawn selection has each at most once.
-        noise: the strength of the noise heads, which fill the places that are left; see `heads.noise`. What they
-            really prefer among classes of m and n words is of the order of strength / (m n)^½.
-        n_ctx: the longest text, in tokens.
-
-    Raises:
-        InputError: an unknown form or behaviour, one that the form cannot have, or more behaviours than heads.
     """
-    one_of("form", form, Form)
-    rng = random.Random(f"planted-{whole_number('seed', seed)}")
+    rng = random.Random(f"planted-{seed}")
     lexicon = Lexicon.draw(rng)
     n_layers = rng.randint(2, 4) if n_layers is None else n_layers
     n_heads = rng.choice((4, 6, 8) if form == "grouped" else (3, 4, 5, 6)) if n_heads is None else n_heads
-    if n_layers < 1 or n_heads < 1:
-        raise InputError(f"expected at least one layer and one head, got {n_layers} and {n_heads}")
-    n_kv_heads = _shared(rng, n_heads) if form == "grouped" else None
-    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
-    names = _drawn(rng, n_layers, n_heads) if behaviours is None else list(behaviours)
+    fewer = [count for count in range(1, n_heads) if n_heads % count == 0]
+    n_kv_heads = rng.choice(fewer) if form == "grouped" else None
+    norm = norm or rng.choice(NORMS)
+    names = _drawn(rng, n_layers, n_heads) if behaviours is None else behaviours
     chosen = [_make(name, rng, form != "encoder") for name in names]
     cells = _place(chosen, rng, n_layers, n_heads)
-    layers = [[cells.get((layer, head)) or _noise(rng, noise) for head in range(n_heads)] for layer in range(n_layers)]
-    return built(lexicon, layers, form, norm, n_ctx=n_ctx, n_kv_heads=n_kv_heads)
+    layers = [[cells.get((layer, head)) or noise(rng) for head in range(n_heads)] for layer in range(n_layers)]
+    return built(lexicon, layers, form, norm, n_ctx=64, n_kv_heads=n_kv_heads)
 
 
 def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, norm: Norm, **sizes: Any) -> Composed:
@@ -217,13 +201,6 @@ def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, n
     return Composed(planted.build(), lexicon, tuple(places))
 
 
-def _shared(rng: random.Random, n_heads: int) -> int:
-    fewer = [count for count in range(1, n_heads) if n_heads % count == 0]
-    if not fewer:
-        raise InputError("grouped queries need at least two heads a layer to share keys and values, got 1")
-    return rng.choice(fewer)
-
-
 def _drawn(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
     """Some behaviours, so few that a head is left for noise where there are more than two."""
     names = [name for name in BEHAVIOURS if n_layers > 1 or name != "induction"]
@@ -233,13 +210,7 @@ def _drawn(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
 
 def _make(name: str, rng: random.Random, causal: bool) -> Behaviour:
     kind, _, by = name.partition(":")
-    if kind == "offset" and by.lstrip("+-").isdecimal():
-        if causal and int(by) > 0:
-            raise InputError(f"no {name!r} in a decoder, which sees no later token: expected a negative offset")
-        return _offset(int(by))
-    if name not in BEHAVIOURS:
-        raise InputError(f"unknown behaviour {name!r}: expected one of {', '.join(BEHAVIOURS)}, or offset:K")
-    return BEHAVIOURS[name](rng, causal)
+    return _offset(int(by)) if by else BEHAVIOURS[kind](rng, causal)
 
 
 Cell = tuple[int, int]  # layer, head
@@ -251,19 +222,11 @@ def _place(chosen: list[Behaviour], rng: random.Random, n_layers: int, n_heads: 
     others = [each for each in chosen if each.name != "induction"]
     if inductions and not any(each.name == "previous-token" for each in others):
         others.append(_offset(-1))
-    wanted = len(inductions) + len(others)
-    if wanted > n_layers * n_heads:
-        raise InputError(f"{wanted} behaviours do not fit into {n_layers} layers of {n_heads} heads")
     cells = [(layer, head) for layer in range(n_layers) for head in range(n_heads)]
     rng.shuffle(cells)
     placed: dict[Cell, Behaviour] = {}
     if inductions:
         below = n_layers - 1 - -(-len(inductions) // n_heads)  # the last layer that leaves enough heads above it
-        if below < 0:
-            raise InputError(
-                f"{len(inductions)} induction heads need layers above the first, which reads the previous token; "
-                f"got {n_layers} layers of {n_heads} heads"
-            )
         writer = next(each for each in others if each.name == "previous-token")
         others.remove(writer)
         low = next(cell for cell in cells if cell[0] <= below)

@@ -9,12 +9,12 @@ value nothing is read. Readers carry the word before to a head that copies, besi
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks.planted import rule_heads
 from benchmarks.planted.linked_texts import CODES, SPELLINGS, Linked
-from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, built
-from interp.config import LayerNorm, NoNorm, RMSNorm
+from benchmarks.planted.random_models import NORMS, Behaviour, Composed, Form, built, noise
 from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.heads import seek
@@ -60,26 +60,16 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
     reference: dict[str, Any] = {"measure": "antecedent:named", "never": (_SYNTAX, _REFERENCE)}
     linked = {f"{asks} {code}": [f"{'verb' if causal else 'thing'} {code}"] for code in range(CODES)}
     chains = {f"{sex} {code}": [f"{who} {code}"] for sex, who in _SEXES.items() for code in range(CODES)}
+    forms, sexes = ({form: ["mention", form] for form in SPELLINGS}, {sex: [f"name or {sex}"] for sex in _SEXES})
+    classes, before = rule_heads.classes, partial(seek, itself=False)
+    beats, nouns = {"measure": "tag:VERB->NOUN", "rules": (BEATS,)}, ("tag:PRON->NOUN", *people)
+    fails: dict[str, Any] = {"measure": "tag:*->NOUN", "rules": (*FAILS,), "never": _MEANINGFUL}
     rules = (
         Rung("uniform", heads.uniform, measure=relation, rules=("no rule",), never=("",)),
         Rung("offset", heads.offset(by), synonyms=(offset_name(by),), rules=(f"offset {by:+d}",), **syntax),
-        Rung(
-            "class of key",
-            rule_heads.classes({"word": "noun"}),
-            synonyms=("rule:any->NOUN",),
-            measure="tag:*->NOUN",
-            rules=(*FAILS,),
-            never=_MEANINGFUL,
-        ),
-        Rung("comma lover", rule_heads.classes({"word": "stop"}), never=_MEANINGFUL),
-        Rung(
-            "tag pair",
-            rule_heads.classes({"verb": "noun"}),
-            synonyms=("tag:VERB->NOUN",),
-            measure="tag:VERB->NOUN",
-            rules=(BEATS,),
-            never=(_SYNTAX, _REFERENCE),
-        ),
+        Rung("class of key", classes({"word": "noun"}), synonyms=("rule:any->NOUN",), **fails),
+        Rung("comma lover", classes({"word": "stop"}), never=_MEANINGFUL),
+        Rung("tag pair", classes({"verb": "noun"}), None, ("tag:VERB->NOUN",), **(syntax | beats)),
         Rung(
             "nearest of class",
             seek({asks: [sought]}, after=not causal),
@@ -97,36 +87,17 @@ def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
             measure=relation,
             never=(_REFERENCE,),
         ),
-        Rung(
-            "nearest mention",
-            seek({"pronoun": ["mention"]}, itself=False),
-            synonyms=("tag:PRON->NOUN", *people),
-            rules=("nearest",),
-            **reference,
-        ),
-        Rung(
-            "same form",
-            seek({form: ["mention", form] for form in SPELLINGS}, itself=False),
-            synonyms=("tag:PRON->NOUN", "duplicate-token", *people),
-            rules=("same form",),
-            **reference,
-        ),
-        Rung(
-            "name-aware",
-            seek({sex: [f"name or {sex}"] for sex in _SEXES}, itself=False),
-            synonyms=people,
-            rules=("name or gender",),
-            **reference,
-        ),
-        Rung("leftmost", seek({"pronoun": ["opener"]}), synonyms=people, rules=("leftmost person",), **reference),
+        Rung("nearest mention", before({"pronoun": ["mention"]}), None, nouns, rules=("nearest",), **reference),
+        Rung("same form", before(forms), None, (*nouns, "duplicate-token"), rules=("same form",), **reference),
+        Rung("name-aware", before(sexes), None, people, rules=("name or gender",), **reference),
+        Rung("leftmost", seek({"pronoun": ["opener"]}), None, people, rules=("leftmost person",), **reference),
         Rung(
             "antecedent",
             seek(chains),
             "antecedent",
             people,
             rules=("the antecedent itself",),
-            measure="antecedent:named",
-            never=(_SYNTAX,),
+            **(reference | {"never": (_SYNTAX,)}),
         ),
     )
     return {each.name: each for each in rules}
@@ -148,13 +119,10 @@ def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
     )
 
 
-def compose_rungs(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
+def compose_rungs(seed: int, *, form: Form = "decoder") -> Composed:
     """A planted model of two layers: a head for each rule, a mixture of relation, one of reference, and noise.
 
-    Args:
-        seed: of the words, the heads' places and what is left to chance; the same model for the same seed.
-        form: decoder, encoder or grouped.
-        norm: the norm before each layer and at the end; None: drawn.
+    The same model for the same `seed`: of the words, the heads' places, the norm and what is left to chance.
     """
     rng = random.Random(f"rungs-{seed}")
     lexicon = Linked.draw(rng)
@@ -168,48 +136,39 @@ def compose_rungs(seed: int, *, form: Form = "decoder", norm: Norm | None = None
     others = [each for each in by_name.values() if each.name not in marks]
     rng.shuffle(others)
     layers = [below + others[: _N_HEADS - len(below)], above + others[_N_HEADS - len(below) :]]
-    return _composed(lexicon, layers, form, norm, rng, marks=len(marks))
+    return _composed(lexicon, layers, form, rng, marks=len(marks))
 
 
-def compose_sinks(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
-    """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read.
-
-    Arguments as for `compose_rungs`.
-    """
+def compose_sinks(seed: int, *, form: Form = "decoder") -> Composed:
+    """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read."""
     rng = random.Random(f"sinks-{seed}")
     resting = Behaviour(SINK, heads.first_token, "first-token")
     layers = [[replace(resting, plan=rule_heads.sink(by))] for by in rng.sample((-3, -2, -1), 3)]
-    return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=2)
+    return _composed(Linked.draw(rng), layers, form, rng, n_heads=2)
 
 
-def compose_readers(seed: int, *, twins: bool, form: str = "decoder", norm: Norm | None = None) -> Composed:
+def compose_readers(seed: int, *, twins: bool, form: Form = "decoder") -> Composed:
     """A planted decoder with a head that copies what one that looks at the word before found, and another such head.
 
-    The other is a twin, of which either would do, or one from which nothing is read. Other arguments as for
-    `compose_rungs`.
+    The other is a twin, of which either would do, or one from which nothing is read.
     """
     rng = random.Random(f"readers-{seed}")
     reader = Behaviour(READER, heads.offset(-1, remember=True), "previous-token")
     unread = Behaviour(UNREAD, rule_heads.marked(heads.offset(-1), 0), "previous-token")
     copying = Behaviour("induction", heads.induction(10.0), "induction")
     layers = [[reader, reader if twins else unread], [copying]]
-    return _composed(Linked.draw(rng), layers, form, norm, rng, n_heads=4, marks=1)
+    return _composed(Linked.draw(rng), layers, form, rng, n_heads=4, marks=1)
 
 
 def _composed(
     lexicon: Linked,
     layers: Sequence[Sequence[Behaviour]],
     form: Form,
-    norm: Norm | None,
     rng: random.Random,
     n_heads: int = _N_HEADS,
     marks: int = 0,
 ) -> Composed:
     """The layers' heads in some order, noise where there are too few."""
-    full = []
-    for layer in layers:
-        noisy = [heads.noise(0.05, rng.randrange(2**31)) for _ in range(n_heads - len(layer))]
-        full.append(rng.sample([*layer, *(Behaviour("noise", plan, never=("",)) for plan in noisy)], n_heads))
+    full = [rng.sample([*layer, *(noise(rng) for _ in range(n_heads - len(layer)))], n_heads) for layer in layers]
     n_kv_heads = n_heads // 2 if form == "grouped" else None
-    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
-    return built(lexicon, full, form, norm, marks=marks, n_kv_heads=n_kv_heads)
+    return built(lexicon, full, form, rng.choice(NORMS), marks=marks, n_kv_heads=n_kv_heads)

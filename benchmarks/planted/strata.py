@@ -16,11 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.planted.linked_texts import CODES, SPELLINGS
-from benchmarks.planted.random_models import Behaviour, Composed, Form, Norm, built
+from benchmarks.planted.random_models import NORMS, Behaviour, Composed, Form, built, noise
 from interp import AnnotatedText
 from interp.annotation import ROOT, Attributes
-from interp.config import LayerNorm, NoNorm, RMSNorm
-from models.planted import heads
 from models.planted.heads import seek
 from models.stories import grammar
 from models.stories.grammar import Phrase, Word
@@ -70,12 +68,8 @@ class Sorts:
 
         asking = [*(f"verb {kind}" for kind in (*SUBJECTS, *MEANT)), "giver"]
         deal([verb.past for verb in VERBS.values()], "VERB", *asking, rest="verb")
-        deal(
-            ADJECTIVES,
-            "ADV",
-            *(f"{voice} {kind}" for voice in ("active", "passive") for kind in SUBJECTS),
-            rest="adverb",
-        )
+        voices = [f"{voice} {kind}" for voice in ("active", "passive") for kind in SUBJECTS]
+        deal(ADJECTIVES, "ADV", *voices, rest="adverb")
         deal([noun.singular for noun in ANIMALS], "NOUN", "animal")
         deal([noun.singular for noun in THINGS], "NOUN", "thing noun", "thing clause", rest="thing")
         deal([noun.plural for noun in THINGS], "NOUN", "thing attractor")
@@ -255,21 +249,15 @@ def false_links(behaviour: Behaviour, names: Sequence[str]) -> list[str]:
     return [name for name in names if name.startswith(_LINKING) and not behaviour.is_called(name)]
 
 
-def compose_strata(seed: int, *, form: Form = "decoder", norm: Norm | None = None) -> Composed:
+def compose_strata(seed: int, *, form: Form = "decoder") -> Composed:
     """A planted model of a specialist for each stratum, the head of the second-last noun, and noise.
 
-    Args:
-        seed: of the words, the heads' places and what is left to chance; the same model for the same seed.
-        form: decoder, encoder or grouped.
-        norm: the norm before each layer and at the end; None: drawn.
+    The same model for the same `seed`: of the words, the heads' places, the norm and what is left to chance.
     """
     rng = random.Random(f"specialists-{seed}")
     sorts, made = Sorts.draw(rng), specialists(causal=form != "encoder")
-    made += [
-        Behaviour("noise", heads.noise(0.05, rng.randrange(2**31)), never=("",)) for _ in range(-len(made) % _N_HEADS)
-    ]
+    made += [noise(rng) for _ in range(-len(made) % _N_HEADS)]
     rng.shuffle(made)
     layers = [made[first : first + _N_HEADS] for first in range(0, len(made), _N_HEADS)]
     n_kv_heads = _N_HEADS // 2 if form == "grouped" else None
-    norm = norm or rng.choice((NoNorm(), LayerNorm(), RMSNorm()))
-    return built(sorts, layers, form, norm, n_ctx=_N_CTX, n_kv_heads=n_kv_heads)
+    return built(sorts, layers, form, rng.choice(NORMS), n_ctx=_N_CTX, n_kv_heads=n_kv_heads)

@@ -1,4 +1,4 @@
-"""Why does a head look there? Its score by what wrote the query and what wrote the key, and its value by who wrote it.
+"""Why does a head look there? Its score split by the writers of the query and of the key, its value by its writers.
 
 A score is bilinear in the two streams once the norms' scales are held at the run's values, so the split is exact.
 """

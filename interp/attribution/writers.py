@@ -1,7 +1,7 @@
 """Who wrote what a head reads? Its query, key or value as a sum over all that was written to the stream before it.
 
-Norms keep the scales that they have in the run. Each is then one matrix for all positions and a number for each
-(Elhage 2021), and so is all that lies between a writer and the head: nothing as wide as the stream is made for a head.
+Norms keep the scales of the run, so each is one matrix for all positions and a number for each (Elhage 2021). So is all
+that lies between a writer and the head: nothing as wide as the stream is computed.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -41,7 +41,7 @@ class Reading:
     factor: Float[Tensor, "prompt place"]
 
     def __call__(self, x: Float[Tensor, "*vector d_model"]) -> Float[Tensor, "prompt place d_head"]:
-        """Of a vector a position, or of one for all."""
+        """Map one vector for each position, or one for all."""
         return (torch.atleast_2d(x.to(self.weight)) @ self.weight) * self.factor[..., None]
 
     def before(self, norm: nn.Module, x: Callable[[], Tensor]) -> tuple["Reading", list[Tensor]]:
@@ -286,13 +286,9 @@ def folded(
     centred = isinstance(norm, nn.LayerNorm)
     if writes and centred:
         weight = weight - weight.mean(-2, keepdim=True)
-    weight = (gain(norm) if isinstance(norm, RootMeanSquare) else norm.weight).to(weight)[:, None] * weight
+    gain = norm.weight + norm.config.offset if isinstance(norm, RootMeanSquare) else norm.weight
+    weight = gain.to(weight)[:, None] * weight
     return weight - weight.mean(-2, keepdim=True) if centred and not writes else weight
-
-
-def gain(norm: RootMeanSquare) -> Float[Tensor, " d_model"]:
-    """What it multiplies by."""
-    return norm.weight + norm.config.offset
 
 
 def checked_direction(

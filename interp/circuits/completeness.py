@@ -1,9 +1,8 @@
-"""Does a circuit do the task, is it all that does it, and is all of it needed? Each as its authors define it.
+"""Is a circuit all that does the task, and is all of it needed?
 
-Faithfulness is the ratio of mean differences (F(C) - F(empty)) / (F(M) - F(empty)), of which 1 is the whole model
-(Mueller et al. 2025, MIB). Completeness: for any K, |F(C \\ K) - F(M \\ K)| is small. Minimality: for each v of C there
-is a K with a large |F(C \\ (K + v)) - F(C \\ K)| (both Wang et al. 2022, arXiv:2211.00593, sections 4 and 5). Here all
-are shares of F(M) - F(empty).
+Completeness: for any K, |F(C \\ K) - F(M \\ K)| is small. Minimality: for each v of C there is a K with a large
+|F(C \\ (K + v)) - F(C \\ K)| (both Wang et al. 2022, arXiv:2211.00593, sections 4 and 5). Gaps are shares of the whole
+effect, F(M) - F(empty).
 """
 
 from collections.abc import Hashable, Sequence
@@ -31,9 +30,9 @@ from interp.patching.results import Cells
 class Gaps(Result):
     """How far apart two circuits are, row by row, measured on prompts that chose none of them.
 
-    `cells` are the two circuits of each row, one after the other; `removed` the sets K, `members` the members v of
-    minimality (of completeness there are none). `worst` is the row that the choosing prompts call the largest gap of
-    completeness, or the member that they can best do without.
+    `cells` are the two circuits of each row, one after the other; `removed` the sets K, `members` the members v (for
+    minimality only). `worst` is the row with the largest gap of completeness, or with the member that matters least,
+    according to the choosing prompts.
     """
 
     title: str
@@ -44,10 +43,7 @@ class Gaps(Result):
     worst: int
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a set or member: `removed` (how many), `gap` (a share) with its interval over groups, `worst`.
-
-        The definitions are of the gap's size, whichever its sign.
-        """
+        """One row a set or member: `removed` (how many), `gap` (a signed share), its interval over groups, `worst`."""
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         effects = self.cells.effects()
@@ -58,7 +54,7 @@ class Gaps(Result):
         return pd.DataFrame(columns).assign(worst=np.arange(len(self.removed)) == self.worst)
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """The row that the choosing prompts pointed at."""
+        """The row that the choosing prompts chose."""
         gap, low, high = (signed(each) for each in self.table().loc[self.worst, ["gap", "ci_low", "ci_high"]])
         name = self.members[self.worst] if self.members else f"without {self.removed[self.worst].size}"
         title = f"{self.title}: {so_many(len(self.removed), 'row')}, as shares of the whole effect"
@@ -79,18 +75,17 @@ def completeness(
 ) -> Gaps:
     """F(C \\ K) - F(M \\ K) over no K, random sets K of the circuit, and one that grows greedily, the last row.
 
-    Random sets have every size alike. The greedy one takes, `steps` times, that of `candidates` random members which
-    widens the gap most, as Wang et al. do; of all the sets on its way the widest counts. Pairs that choose choose it,
-    and the `worst` row; the table is of pairs that report.
+    Random sets have every size equally often. The greedy one takes, `steps` times, the one of `candidates` random
+    members that widens the gap most, as Wang et al. do; the widest set on its way counts. The choosing pairs choose
+    it, and the `worst` row; the reporting pairs make the table.
     """
     random, everything = np.random.default_rng(whole_number("seed", seed)), whole(circuit.graph, circuit.kind)
-    measure = partial(_means, model, split, metric, ablation)
 
     def both(sets: Sequence[Circuit]) -> list[Circuit]:
         return [each - removed for removed in sets for each in (circuit, everything)]
 
     def widths(sets: Sequence[Circuit]) -> Float[np.ndarray, " set"]:
-        return np.abs(np.subtract(*measure(both(sets)).reshape(-1, 2).T))
+        return np.abs(np.subtract(*_means(model, split, metric, ablation, both(sets)).reshape(-1, 2).T))
 
     sets = _subsets(circuit, whole_number("n_random", n_random), random)
     gaps, grown, path = [*widths(sets)], sets[0], []
@@ -120,9 +115,9 @@ def minimality(
 ) -> Gaps:
     """For each member v, F(C \\ K) - F(C \\ (K + v)) with the K at which v matters most: nothing, or a random set.
 
-    Random sets have every size alike, since of parts that replace each other one shows only where all others are gone.
-    Pairs that choose choose each K; `worst` is the member whose largest gap there is the least. It costs `n_random`
-    passes a member.
+    Random sets have every size equally often: a part that others can replace shows only where all of them are gone. The
+    choosing pairs choose each K; `worst` is the member whose largest gap there is least. It costs `n_random` passes a
+    member.
     """
     if not circuit.size:
         raise InputError("the circuit is empty: it has no member to be needed")

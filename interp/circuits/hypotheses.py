@@ -1,8 +1,8 @@
 """Is a circuit what the circuit hypothesis says? Tests of equivalence, independence and minimality.
 
-Shi et al. 2024 (Hypothesis Testing the Circuit Hypothesis in LLMs, NeurIPS 2024, arXiv:2410.13032), whose null is each
-time that the circuit is ideal: a small p speaks against it, and a large one for nothing. Values are one a prompt, or a
-mean for each group of prompts that are not independent.
+Shi et al. 2024 (Hypothesis Testing the Circuit Hypothesis in LLMs, NeurIPS 2024, arXiv:2410.13032). The null is always
+that the circuit is ideal: a small p speaks against it, a large one says nothing. Values are one a prompt, or a mean for
+each group of prompts that are not independent.
 """
 
 import numpy as np
@@ -29,8 +29,8 @@ PerGroup = Float[np.ndarray, " group"]
 def equivalence_test(circuit: PerGroup, model: PerGroup, *, margin: float = 0.1) -> float:
     """p for the null that the circuit's value is above the model's with a probability within `margin` of one half.
 
-    The exact two-sided binomial test at the margin (their equation for the equivalence test). Where both are equal
-    nothing speaks for either: such prompts are left out, as in a sign test, and if there are no others p is 1.
+    The exact two-sided binomial test at the margin. Prompts on which both are equal are left out, as in a sign test; if
+    there are no others, p is 1.
     """
     if not 0 <= margin < 0.5:
         raise InputError(f"expected a margin around one half, from 0 and below .5; got {margin}")
@@ -61,9 +61,9 @@ def minimality_test(
 ) -> Float[np.ndarray, " member"]:
     """p, member by member, for the null that removing it changes more than a random addition's removal does.
 
-    `changes` are those of each member's removal from the circuit, `random_changes` of a random edge's from a circuit
-    inflated by a random path; the null says that a change is above a share of `quantile` of these. p is corrected for
-    as many tests as there are members (Bonferroni), so the circuit is not minimal where the least is small.
+    `changes` come from removing each member from the circuit, `random_changes` from removing a random edge from a
+    circuit inflated by a random path. The null: a change is above a share of `quantile` of these. p is corrected for as
+    many tests as there are members (Bonferroni), so the circuit is not minimal where the least is small.
     """
     if not 0 < quantile < 1:
         raise InputError(f"expected a quantile between 0 and 1, got {quantile}")
@@ -86,11 +86,11 @@ def hypotheses(
     ablation: Ablation = "corrupt",
     seed: int = 0,
 ) -> DataFrame:
-    """The three tests of one circuit, on pairs that did not choose it: a row each, `test`, `p`, `n` and what it is of.
+    """The three tests of one circuit, on pairs that did not choose it, a row each: `test`, `p`, `n`, `member`.
 
-    Change is the mean absolute difference over groups (the authors' code squares it). Minimality costs a pass for each
-    member, and two for each of `n_random` inflated circuits; a set of nodes is inflated by one node. `member` names the
-    one that minimality would drop first.
+    A change is the mean absolute difference over groups (the authors' code squares it). Minimality costs a pass for
+    each member, and two for each of `n_random` inflated circuits; a set of nodes is inflated by one node. `member` is
+    the one that minimality would drop first.
     """
     import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -129,7 +129,7 @@ def _centred_kernel(values: PerGroup) -> Float[np.ndarray, "group group"] | None
 
 
 def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, Circuit]:
-    """The circuit with a random addition that it lacks, and that without one edge, or the node, of what was added."""
+    """The circuit with a random addition, and the same without one edge (or the node) of that."""
     outside = whole(circuit.graph, circuit.kind) - circuit
     if not outside.size:
         raise InputError("the circuit holds everything: nothing is left to inflate it with, so minimality has no test")
@@ -139,8 +139,7 @@ def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, C
         added = []
         while not added:  # a path may lie in the circuit
             added = [place for place in random_path(circuit.graph, random) if not circuit.members[tuple(place)]]
-    larger = circuit.members.clone()
+    inflated = circuit
     for place in added:
-        larger[tuple(place)] = True
-    inflated = Circuit(circuit.graph, larger)
+        inflated = toggled(inflated, place)
     return inflated, toggled(inflated, added[int(random.integers(len(added)))])

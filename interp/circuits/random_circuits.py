@@ -34,9 +34,9 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
 def random_circuit(graph: Graph, size: int, *, kind: Kind = "edges", seed: int = 0) -> Circuit:
     """A random circuit of `size` nodes, or of `size` edges without dead ends.
 
-    Of few edges drawn one by one nearly all lead nowhere, which is no baseline: those that are drawn are pruned, and
-    paths added until there are enough. Where no path of fifty fits into what is left, the last one does not fit, and
-    the circuit is larger by less than that path.
+    Nearly all of a few edges drawn one by one lead nowhere, which is no baseline: what is drawn is pruned, and paths
+    are added until there are enough. If none of fifty paths fits, the next one is added, and the circuit is larger by
+    less than that path.
     """
     circuit, places = empty(graph, kind), whole(graph, kind).members.flatten().nonzero()[:, 0]
     if not whole_number("size", size) <= len(places):

@@ -34,7 +34,7 @@ class SizeCurve(Result):
     """Faithfulness of one ranking's circuits on prompts that chose none of them, random circuits beside them.
 
     `circuits` are without dead ends, one for each of `shares`; `cells` and `random` (of the same sizes, those of a
-    circuit one after the other, or None) have the axis `circuit`; `groups` are the prompts'.
+    circuit one after the other, or None) have the axis `circuit`; `groups` has a name a prompt.
     """
 
     shares: tuple[float, ...]
@@ -60,7 +60,7 @@ class SizeCurve(Result):
         return pd.DataFrame(columns)
 
     def areas(self, *, seed: int = 0) -> dict[str, tuple[float, float, float]]:
-        """CPR and CMD, each with its interval over groups; of CPR the ranking should be signed, of CMD absolute."""
+        """CPR and CMD, each with its interval over groups. CPR wants a signed ranking, CMD an absolute one."""
         effects, whole = self.cells.effects().double(), self.cells.difference().double()
         steps = torch.tensor(self.shares).to(effects).diff() / 2
         widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # how much of the axis each point stands for
@@ -84,10 +84,7 @@ def circuits_by_size(
     absolute: bool = False,
     grow: bool = False,
 ) -> list[Circuit]:
-    """The circuit of each size without dead ends, as MIB takes it: int(share x edges) by rank, then `pruned`.
-
-    With `grow` they are `greedy` from the logits, instead of the `top` of the ranking.
-    """
+    """The circuit of each size without dead ends: as in MIB, int(share x edges) by rank, or `greedy` with `grow`."""
     if not shares or [*shares] != sorted({*shares}) or not 0 < shares[0] <= shares[-1] <= 1:
         listed = ", ".join(map(str, shares))
         raise InputError(f"expected growing shares of the edges, above 0 and up to 1; got {listed}")
@@ -113,14 +110,12 @@ def size_curve(
     """Faithfulness against size, on the pairs that report, of circuits that the others chose.
 
     Args:
-        model: as in `faithfulness`.
+        model, metric, ablation: as in `faithfulness`.
         split: pairs that choose, and pairs that report.
-        metric: of which faithfulness is a share.
-        scores: by which edges are ranked, from `split.choosing`; by default EAP-IG's, of five steps.
-        graph: that scores are of; by default the model's.
+        scores: rank the edges, from `split.choosing`; by default those of EAP-IG with five steps.
+        graph: whose edges have scores; by default the model's.
         shares, absolute, grow: as in `circuits_by_size`.
         n_random: random circuits of each size; 0 measures none.
-        ablation: as in `faithfulness`.
         seed: of random circuits.
     """
     graph = Graph.from_model(model) if graph is None else graph

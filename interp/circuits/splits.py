@@ -27,8 +27,8 @@ class Split(Result):
 
     def __post_init__(self) -> None:
         for side in ("choosing", "reporting"):
-            name = f"{side}_groups"
-            object.__setattr__(self, name, grouped(getattr(self, side), getattr(self, name)))
+            groups = grouped(getattr(self, side), getattr(self, f"{side}_groups"))
+            object.__setattr__(self, f"{side}_groups", groups)
         if shared := {*_texts(self.choosing)} & {*_texts(self.reporting)}:
             pairs = so_many(len(shared), "pair")
             raise InputError(f"{pairs} would report on a circuit that they chose: expected each pair on one side")

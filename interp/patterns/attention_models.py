@@ -1,4 +1,4 @@
-"""Of which simple rules is attention made, and which properties of a key decide how much of it a key gets?
+"""Which simple rules make up a head's attention, and which properties of a key decide how much attention it gets?
 
 Two models are fitted to attention over visible keys, an entry for each row and key, unpadded. In a mixture, a rule
 attends to the keys it names as uniform attention would, and the first part attends to all keys; where a rule names no
@@ -257,7 +257,7 @@ def fit_logit(
 
 
 def _inverse_curvature(visible: VisibleKeys, parts: Sequence[_LogitRows], penalty: float) -> Float[Tensor, "mark mark"]:
-    """Of the loss at weights of 0, which is the same for all heads."""
+    """The inverse curvature of the loss at weights of 0, the same for all heads."""
     n_marks = visible.marks.shape[1]
     none = visible.attention.new_zeros(n_marks, 1)
     curvature = none.new_zeros(n_marks, n_marks, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What would heads attend to that ask at random, as sharply as the trained ones do? The null for attention.
+"""What would heads with random queries and keys attend to, as sharply as the trained ones? The null for attention.
 
 Fresh weights of N(0, 0.02²) give scores that hardly spread, so any head with a preference beats them.
 """
@@ -71,7 +71,7 @@ class Shuffled(OneAttention):
 
     @cached_property
     def weights(self) -> list[_QK]:
-        """Of each layer, the shuffled heads' weights and biases (`copy head ...`)."""
+        """The shuffled heads' weights and biases by layer (`copy head ...`)."""
         generator, layers = torch.Generator().manual_seed(self.seed), []
         for _, attn in sublayers(self.model, self.stack, self.attention):
             parts = [None if part is None else _shuffled(part[0], self.copies, generator) for part in _weights(attn)]
@@ -117,7 +117,7 @@ class Streams:
 
     @torch.no_grad()
     def layers(self, batch: TokenBatch, target: TokenBatch | None = None) -> list[_Inputs]:
-        """What is read of some texts, and of their targets where there are any."""
+        """What the layers read from some texts, and from their targets if there are any."""
         texts = [each for each in (batch, target) if each is not None]
         key = b"".join(part.cpu().numpy().tobytes() for each in texts for part in (each.ids, each.mask))
         if (layers_kept := self._known.get(key)) is not None:

@@ -306,17 +306,14 @@ class TagTotals:
 
     def _even(self, x: int, y: int) -> tuple[Float[Tensor, "stratum head bin"], Float[Tensor, "stratum bin"]]:
         """The mass of the words of one tag, and the share of the keys in each bin that are of another."""
-        mass, counts = (each.sum(0, dtype=torch.float64) for each in self._from(x))
-        return mass, counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)
-
-    def _from(self, x: int) -> tuple[Float[Tensor, "group stratum head bin"], Float[Tensor, "group stratum any bin"]]:
-        """Mass and keys of the words of one tag."""
         source = self.sources.index(x)
-        return self.mass[:, source], self.keys[:, source]
+        mass, counts = (each[:, source].sum(0, dtype=torch.float64) for each in (self.mass, self.keys))
+        return mass, counts[..., y, :] / counts[..., -1, :].clamp(min=1e-30)
 
     def _expected(self, x: int, tags: Sequence[int]) -> Float[Tensor, "group head tag"]:
         """The mass that would go from one tag to each of some if attention fell on the pieces of a bin alike."""
-        mass, counts = self._from(x)
+        source = self.sources.index(x)
+        mass, counts = self.mass[:, source], self.keys[:, source]  # group stratum head bin; group stratum any_tag bin
         present = counts[..., -1, :].any((1, 2))
         mass, counts = mass[present], counts[present]
         keys, of_tag = counts[..., -1, :], counts[..., tags, :]  # group stratum bin; group stratum tag bin

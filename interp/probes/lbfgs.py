@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 _SLACK = 1e-6  # of the loss: what rounding may add to it in a step
+_STEPS, _MEMORY = 300, 12  # at most; and how many the curvature is estimated from
 Objective = Callable[
     [Float[Tensor, "problem size"], Bool[Tensor, " problem"]],
     tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]],
@@ -20,21 +21,19 @@ def minimise(
     precondition: Linear,
     *,
     tolerance: float = 3e-5,
-    steps: int = 300,
-    memory: int = 12,
 ) -> Float[Tensor, "problem size"]:
     """Where each problem's value is least (Nocedal & Wright 2006, algorithm 7.4).
 
-    `precondition` applies a guess of the inverse curvature, positive definite; a problem rests once a step promises to
-    lower its value by less than `tolerance`; `memory` is how many steps the curvature is estimated from.
+    `precondition` applies a guess of the inverse curvature, positive definite. A problem is done once a step promises
+    to lower its value by less than `tolerance`.
     """
     point, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
     active = torch.ones_like(value, dtype=torch.bool)
-    for _ in range(steps):
+    for _ in range(_STEPS):
         direction = -_inverse_times(gradient, past, precondition)
         slope = (direction * gradient).sum(-1)
-        active = active & (-slope > tolerance)  # for good: a problem that rests is not measured any more
+        active = active & (-slope > tolerance)  # for good: what is done is not measured any more
         if not active.any():
             break
         length, pending, new_value, new_gradient = active.to(value), active, value, gradient
@@ -47,7 +46,7 @@ def minimise(
             if bool((~pending | (length < 1e-4)).all()):
                 break
             length = torch.where(pending, length / 3, length)
-        past = [*past, (trial - point, new_gradient - gradient)][-memory:]
+        past = [*past, (trial - point, new_gradient - gradient)][-_MEMORY:]
         point, value, gradient = trial, new_value, new_gradient
     return point
 

@@ -1,4 +1,4 @@
-"""What can a linear probe read, of which layers, and what does it have to beat? Logistic regressions, side by side."""
+"""What can a linear probe read from each layer, and what does it have to beat? Logistic regressions, side by side."""
 
 import random
 from collections import Counter
@@ -14,12 +14,12 @@ from interp.errors import InputError, whole_number
 from interp.probes.lbfgs import minimise
 
 PENALTY = 2e-3  # best of 7e-5 to 2e-2 for tags from MiniLM, judged on a part of the training words of EWT
-_LOGITS = 2_000_000  # numbers in the logits of the probes fitted together: caches hold them, and who is done can rest
+_LOGITS = 2_000_000  # numbers in the logits of the probes fitted together: caches hold them
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Takes off a site's mean and divides by one number (so that no rotation changes a probe): mean square 1."""
+    """Subtracts a site's mean and divides by one number, so that no rotation changes a probe: mean square 1."""
 
     centre: Float[Tensor, "site 1 feature"]
     size: Float[Tensor, "site 1 1"]
@@ -65,7 +65,7 @@ class Axes:
 def edge_vectors(
     first: Float[Tensor, "site item axis"], second: Float[Tensor, "site item axis"]
 ) -> Float[Tensor, "site item three_axis"]:
-    """What an edge probe reads: both words and their product, axis by axis, or it could never tell that they agree.
+    """What an edge probe reads: both words and, axis by axis, their product, which says whether they agree.
 
     The edge probes of Tenney et al. 2019 pool spans by attention and have a hidden layer instead.
     """
@@ -171,8 +171,8 @@ def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0
     """The control task: for each type one random class, fixed (Hewitt & Liang 2019, section 2).
 
     A class is drawn with its share of `labels`, the classes of the training items; the order of `types` is irrelevant.
-    A probe can do well on it only by knowing types by heart; accuracy less control accuracy is its *selectivity*. That
-    a pair of forms is a type too is ours; the paper draws an attachment for each word.
+    A probe can do well on it only by learning types by heart; accuracy less control accuracy is its *selectivity*. A
+    pair of forms is a type here; the paper draws an attachment for each word.
     """
     rng = random.Random(whole_number("seed", seed))
     counts = sorted(Counter(labels).items())
@@ -210,10 +210,10 @@ def fit_mix(
 ) -> Mix:
     """Fit a probe of the layers' mix, sum over layers of softmax(a) x vector, with `a` fitted too.
 
-    The scalar mix of Tenney et al. 2019 (section 3.1) without its overall factor. Ours: the classifier is linear, and
-    the layers come scaled to one size (`Scaling`), because a layer of larger vectors would need a smaller weight
-    (Fayyaz et al. 2021). The loss is not convex in both parts together: every fit starts from equal shares and no
-    weights. Fitted to the end, shares gather on one or two layers; training that stops early leaves them more equal.
+    The scalar mix of Tenney et al. 2019 (section 3.1) without its overall factor. Here the classifier is linear, and
+    layers have one size (`Scaling`), because larger vectors would need a smaller weight (Fayyaz et al. 2021). The loss
+    is not convex in both parts together: every fit starts from equal shares and no weights. Shares gather on one or two
+    layers; training that stops early leaves them more equal.
     """
     n_layers, n_items, n_features = scaled.shape
     inverse = curvature_inverse(scaled.mean(0, keepdim=True), penalty)[0]
@@ -254,9 +254,8 @@ def expected_layer_terms(right: Float[Tensor, "layer item"]) -> tuple[Float[Tens
     """What each item adds to numerator and denominator of the expected layer.
 
     The probe of layers 0..l scores S(l) and gains D(l) = S(l) - S(l - 1); the expected layer is the sum over l >= 1 of
-    l x D(l), divided by the sum of D(l) (Tenney et al. 2019, section 3.2; layer 0 is the embedding, there as here).
-    The paper scores F1 pooled over labels; S here is accuracy, so that both terms are sums over items. `right` is 1
-    where the cumulative probe that may use layers 0..l is right.
+    l x D(l), divided by the sum of D(l) (Tenney et al. 2019, section 3.2; layer 0 is the embedding). The paper scores
+    F1 pooled over labels, S here is accuracy. `right` is 1 where the probe that may use layers 0..l is right.
     """
     gained = right.diff(dim=0)
     return torch.arange(1, len(right)).to(right) @ gained, gained.sum(0)

@@ -40,11 +40,6 @@ def given(name: str, side: str = "right") -> dict[str, TokenBatch]:
     return {"tokens": ragged(side)} if name in STACKS else {"tokens": SOURCE, "target": TARGET}
 
 
-def last_of(logits: torch.Tensor, batch: TokenBatch) -> torch.Tensor:
-    columns = [int(mask.nonzero().max()) for mask in batch.mask]
-    return torch.stack([each[at] for each, at in zip(logits, columns, strict=True)])
-
-
 @pytest.mark.parametrize("name", [*STACKS, *TWO_STACKS])
 def test_they_add_up_to_what_attention_writes(name):
     built = build(name)
@@ -70,8 +65,8 @@ def test_terms_add_up_to_the_logit_difference(name, side):
     for dtype, close in [(torch.float64, exact), (torch.float32, 1e-5)]:
         built, read = build(name, dtype), given(name, side)
         found, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
-        last = last_of(out.logits, out.target or out.tokens)
-        expected = last[range(3), RIGHT] - last[range(3), WRONG]
+        columns = (out.target or out.tokens).columns(-1)[:, 0]
+        expected = out.logits[range(3), columns, RIGHT] - out.logits[range(3), columns, WRONG]
         size = found.values.abs().sum(0).max()
         assert size > 1
         assert_close(found.total, expected, rtol=close, atol=close)

@@ -108,16 +108,6 @@ def test_node_circuits_are_runs_with_other_nodes_outputs_replaced(name, ablation
         torch.testing.assert_close(values, by_forward(model, pairs, circuit, ablation), **EXACT)
 
 
-def test_nodes_with_the_inputs_are_all_edges_that_lead_on_from_them():
-    model, pairs = build("gpt2"), some_pairs()
-    graph = Graph.from_model(model, embeddings="apart")
-    nodes = from_nodes(graph, ["token", "position", "0.2", "mlp.0", "1.1"])
-    edges = Circuit(graph, nodes.members[:, None] & graph.exists)
-    for ablation in ABLATIONS:
-        cells = faithfulness(model, pairs, logit_difference(), [nodes, edges], ablation=ablation)
-        torch.testing.assert_close(cells.values[METRIC][0], cells.values[METRIC][1], **EXACT)
-
-
 @pytest.mark.parametrize("ablation", ABLATIONS)
 @pytest.mark.parametrize("differing", ["source", "target"])
 def test_node_circuits_serve_encoder_decoders(differing, ablation):
@@ -151,17 +141,6 @@ def test_a_small_budget_and_several_metrics_change_nothing():
     assert roomy.label((2,)) == "C2"
     with pytest.raises(InputError, match="too small for one"):
         faithfulness(model, pairs, metrics, circuits, budget=100)
-
-
-def test_the_share_of_a_circuit_is_the_ratio_of_mean_differences():
-    model = build("gpt2")
-    pairs = tiny.ragged_pairs((4,) * 9, (1,) * 9)
-    corrupt = from_nodes(Graph.from_model(model), ["0.0", "mlp.1"])
-    cells = faithfulness(model, pairs, logit_difference(), [whole(model), corrupt, empty(model)])
-    value, clean, none = cells.values[METRIC][1].mean(), cells.clean[METRIC].mean(), cells.corrupt[METRIC].mean()
-    assert cells.effects()[1].mean() / cells.difference().mean() == pytest.approx(
-        float((value - none) / (clean - none))
-    )
 
 
 def test_a_kept_model_is_a_model_for_every_other_function():

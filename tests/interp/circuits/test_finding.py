@@ -100,6 +100,7 @@ def test_the_top_is_by_rank_and_pruning_takes_what_nothing_feeds():
     assert {*strong.pruned().names()} == {("embed", "mlp.0"), ("mlp.0", "logits")}
     assert top(GRAPH, SCORES, GRAPH.n_edges).size == GRAPH.n_edges
     assert top(GRAPH, SCORES.masked_fill(~GRAPH.exists, torch.nan), 3).names() == top(GRAPH, SCORES, 3).names()
+    assert top(GRAPH, torch.arange(9.0), 2).names() == [*GRAPH.senders[-2:]]  # scores of nodes
 
 
 def test_growth_takes_the_strongest_edge_into_what_is_there():
@@ -110,22 +111,6 @@ def test_growth_takes_the_strongest_edge_into_what_is_there():
     assert {*signed.names()} == {("1.2", "logits"), ("0.1", "logits"), ("embed", "0.1.v")}
     for n in (0, 1, 7, GRAPH.n_edges):
         assert greedy(GRAPH, SCORES, n).size == n
-
-
-def test_growth_never_leaves_an_edge_that_leads_nowhere():
-    scores = torch.randn(GRAPH.exists.shape, generator=torch.Generator().manual_seed(1))
-    for n in (5, 20, 50):
-        circuit = greedy(GRAPH, scores, n)
-        heard = circuit.members.any(1)
-        fed = circuit.members.any(0).float() @ GRAPH.parts.float() > 0
-        assert not (fed & ~heard).any()  # whatever reads is itself read
-
-
-def test_sets_of_nodes_are_told_by_their_shape():
-    scores = torch.arange(len(GRAPH.senders)).float()
-    assert top(GRAPH, scores, 2).names() == [*from_nodes(GRAPH, GRAPH.senders[-2:]).names()]
-    with pytest.raises(InputError, match="grows along edges"):
-        greedy(GRAPH, scores, 2)
 
 
 def test_a_sign_holds_in_as_many_resamples_as_its_groups_agree():
@@ -159,6 +144,8 @@ def test_what_cannot_be_ranked_is_refused_in_a_line():
     tiny, pairs = model("gpt2"), ragged_pairs()
     with pytest.raises(InputError, match=r"expected a score for each edge, \(9, 21\), or for each node"):
         top(GRAPH, torch.zeros(3, 3), 1)
+    with pytest.raises(InputError, match="grows along edges"):
+        greedy(GRAPH, torch.arange(9.0), 2)
     for choose in (top, greedy):
         with pytest.raises(InputError, match="expected at most 75"):
             choose(GRAPH, SCORES, 76)

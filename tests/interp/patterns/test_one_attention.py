@@ -26,28 +26,25 @@ def by_hand(model, stack: str, name: str, layer: int, seen) -> torch.Tensor:
     return found / found.sum(-1, keepdim=True)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "sandwich"])
+TWO = ("encoder.attn", "decoder.attn", "decoder.cross_attn")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert", "sandwich", *TWO])
 def test_shares_are_those_of_the_written_vectors(kind):
-    model, texts = (variant if kind == "sandwich" else tiny_model)(kind), TokenBatch.from_rows(ROWS)
-    (stack,) = model.config.stacks
-    sites = [f"{stack}.*.attn.{site}" for site in ("pattern", "v")]
-    seen = run(model, texts, capture=sites)
-    found = run(NormWeighted(model), texts, capture=f"{stack}.*.attn.pattern").activations
-    assert len(found) == model.config.n_layers
-    for layer, weighted in enumerate(found.values()):
-        torch.testing.assert_close(weighted, by_hand(model, stack, "attn", layer, seen))
-        assert (weighted - seen[f"{stack}.{layer}.attn.pattern"]).abs().max() > 0.01
-
-
-@pytest.mark.parametrize(("stack", "name"), [("encoder", "attn"), ("decoder", "attn"), ("decoder", "cross_attn")])
-def test_each_attention_of_two_stacks(stack, name):
-    model = two_stacks(next(iter(TWO_STACKS)))
-    source, target = TokenBatch.from_rows(ROWS), TokenBatch.from_rows([[1, 2, 3], [4, 5]])
+    source, target = TokenBatch.from_rows(ROWS), TokenBatch.from_rows([[1, 2, 3], [4, 5]]) if kind in TWO else None
+    if kind in TWO:
+        model, (stack, name) = two_stacks(next(iter(TWO_STACKS))), kind.split(".")
+    else:
+        model, name = (variant if kind == "sandwich" else tiny_model)(kind), "attn"
+        (stack,) = model.config.stacks
     sites = [f"{stack}.*.{name}.{site}" for site in ("pattern", "v")]
     seen = run(model, source, capture=sites, target=target)
-    one = NormWeighted(model, stack, "cross" if name == "cross_attn" else "self")
-    found = run(one, source, capture=sites[0], target=target)
-    torch.testing.assert_close(found[f"{stack}.1.{name}.pattern"], by_hand(model, stack, name, 1, seen))
+    weighted_model = NormWeighted(model, stack, "cross" if name == "cross_attn" else "self")
+    found = run(weighted_model, source, capture=sites[0], target=target).activations
+    assert len(found) == model.config.n_layers
+    for layer, weighted in enumerate(found.values()):
+        torch.testing.assert_close(weighted, by_hand(model, stack, name, layer, seen))
+        assert (weighted - seen[f"{stack}.{layer}.{name}.pattern"]).abs().max() > 0.01
 
 
 def test_a_key_that_says_nothing_gets_nothing():

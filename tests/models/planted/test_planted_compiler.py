@@ -207,9 +207,6 @@ def test_a_better_class_wins_over_a_nearer_word(causal):
     assert pattern[0, 0, 3].tolist() == pytest.approx([1, 0, 0, 0, 0])
 
 
-drawn = partial(compose, 0)
-
-
 def one_word(*heads: Plan, **settings: object) -> Transformer:
     return Planted(["a"], [[*heads]] if heads else [], **settings).build()
 
@@ -217,13 +214,6 @@ def one_word(*heads: Plan, **settings: object) -> Transformer:
 @pytest.mark.parametrize(
     ("make", "given", "message"),
     [
-        (drawn, {"behaviours": ["reads-minds"]}, "unknown behaviour 'reads-minds': expected one of previous-token, "),
-        (drawn, {"behaviours": ["offset:far"]}, "unknown behaviour 'offset:far'"),
-        (drawn, {"behaviours": ["offset:2"], "form": "grouped"}, "no 'offset:2' in a decoder"),
-        (drawn, {"behaviours": list(BEHAVIOURS), "n_layers": 2, "n_heads": 4}, "10 behaviours do not fit into 2"),
-        (drawn, {"behaviours": ["induction"], "n_layers": 1}, "induction heads need layers above the first"),
-        (drawn, {"form": "grouped", "n_heads": 1}, "at least two heads a layer"),
-        (drawn, {"n_layers": 0}, "at least one layer and one head, got 0 and"),
         (partial(one_word, offset(1)), {}, "a decoder sees no later token"),
         (partial(one_word, seek({"x": ["x"]}, after=True)), {"directions": {"x": ["a"]}}, "cannot look after its quer"),
         (partial(one_word, seek({"x": ["y"]})), {"directions": {"x": ["a"]}}, "no planted direction 'y'"),
