@@ -204,6 +204,7 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     ]
 
 
+_INSIDE = {"overview": ("flips", "bars", "legend"), "viewer": ("legend",)}  # what else a block's templates show
 _SCALE = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
 
@@ -217,9 +218,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     """
     sections = _addressed(sections)
     blocks = list(_nested([*lead, *sections]))
-    kinds = list(dict.fromkeys(kind(block) for block in blocks))
-    kinds += ["flips"] if any(getattr(block, "flips", ()) for block in blocks) else []
-    kinds += ["bars"] if "overview" in kinds and "bars" not in kinds else []
+    kinds = dict.fromkeys(each for block in blocks for each in (kind(block), *_INSIDE.get(kind(block), ())))
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
     defined = [each for each in blocks if isinstance(each, Definitions) and each.kind == "terms"]
     names = [term[0] for each in defined for term in each.terms if isinstance(term[0], str)]

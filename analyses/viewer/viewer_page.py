@@ -47,7 +47,7 @@ def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
-_THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
+_SHARED = _ROOM.parent / "report" / "templates"  # of every page
 _FRAME = 720  # pixels that a notebook's frame is high
 _TOKENS = 40  # of each side that are drawn
 _FAINTEST = 0.05  # of a head's attention that is drawn
@@ -56,8 +56,8 @@ _LETTERS = 18  # of a token beside the lines
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
     """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
-    script = (_ROOM / "viewer.js").read_text("utf-8")
-    style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
+    files = [[_ROOM / "viewer.js", _SHARED / "legend.js"], [_SHARED / "style.css", _ROOM / "viewer.css"]]
+    script, style = ("\n".join(path.read_text("utf-8") for path in group) for group in files)
     template = environment({"analyses.viewer": "."}, FILTERS).get_template("viewer_page.html.jinja")
     texts = {"title": title, "heading": title if heading else "", "lead": lead, "block": viewer}
     return template.render(**texts, style=style, script=script, policy=policy([style], [script]))
