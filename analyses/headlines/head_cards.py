@@ -218,8 +218,11 @@ def overview(
     if not ranked:
         facts = fact_tables.facts(tables, behaviours)
         ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
-    sentences = wording.sentences(tables, ranked, behaviours)
-    viewers = [Viewer(tuple(passages), fact_tables.called(ranked), heads=False)] if passages else []
+    sentences, below = wording.sentences(tables, ranked, behaviours), list[Block]()
+    if passages:
+        viewer = Viewer(tuple(passages), fact_tables.called(ranked), heads=False)
+        title = "Point at words" + ", through training" * bool(steps)
+        below = [Details(title, [*([steps] if steps else []), viewer])]
     line, says = wording.headline(tables, ranked, sentences, vocabulary(behaviours))
     n_heads = counted(len(ranked), "head")
     return line, Overview(
@@ -229,10 +232,7 @@ def overview(
         [*_cards(tables, ranked, vocabulary(behaviours))],
         passages[0].title if passages else "",
         flip_panels(tables),
-        [
-            *([Details("Point at words", viewers)] if viewers else []),
-            *([Details("Training", [steps])] if steps else []),
-        ],
+        below,
     )
 
 

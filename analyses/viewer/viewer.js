@@ -40,6 +40,7 @@
     let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
     let pointed = null, drawn = null; // the matrix's cell that is pointed at, and the head that it shows
     let patterns = new Map(), panels = {}, painted = {}, cells = new Map();
+    let past = pinned?.past ?? null; // the step of training at which the first passage is seen, where the page has a slider
 
     const kindsNow = () => data.passages[passage].attentions;
     const now = () => kindsNow()[kind];
@@ -50,9 +51,10 @@
     const titled = each => each.attention === "cross" ? "cross-attention" : each.stack;
     const named = (l, h) => `${data.several ? `${titled(now())} ` : ""}L${l}.H${h}`;
     const about = (l, h) => called.get(`${now().stack} ${now().attention} ${l}.${h}`);
-    const isKept = (l, h) => `${l}.${h}` in now().kept;
+    const stage = () => passage ? null : past;
+    const isKept = (l, h) => `${l}.${h}` in (stage() ?? now()).kept;
     const kindOf = ({ stack, attention }) => kindsNow().findIndex(each => each.attention === attention && (stack ?? each.stack) === each.stack);
-    const following = () => now().stack === kindsNow().at(-1).stack ? data.passages[passage].following : [];
+    const following = () => now().stack === kindsNow().at(-1).stack && !stage() ? data.passages[passage].following : [];
 
     // What is packed, once it is inflated; null until then, and for what was left out.
     function inflated(packed) {
@@ -62,6 +64,11 @@
       const whole = new Response(raw.pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
       whole.then(found => { patterns.set(packed, new Uint8Array(found)); soon(); });
       return null;
+    }
+
+    function patternNow() {
+      const { step = 0, count = 1, kept } = stage() ?? now(), whole = inflated(kept[`${layer}.${head}`]);
+      return whole?.subarray(step * whole.length / count, (step + 1) * whole.length / count) ?? null;
     }
 
     function share(pattern, query, key) {
@@ -112,7 +119,7 @@
     const soon = () => { wanted ||= requestAnimationFrame(() => { wanted = 0; paint(); }); };
 
     function paint() {
-      const pattern = inflated(now().kept[`${layer}.${head}`]);
+      const pattern = patternNow();
       if (pattern && untouched && !held.size && side === "queries" && !crossing()) { at = telling(pattern); reach(); }
       if (pattern) untouched = false;
       const found = pattern && shares(pattern), panel = shown(other());
@@ -182,7 +189,7 @@
         root.replaceWith(pair);
         pair.append(root, twin);
         twin.querySelector(".viewer-pin").textContent = "Unpin";
-        view(twin, { kind, layer, head, passage });
+        view(twin, { kind, layer, head, passage, past });
         tellPicks(twin);
       }
       pin.textContent = mate() ? "Unpin" : "Pin beside";
@@ -212,7 +219,7 @@
 
     function say(found, pattern) {
       const fact = about(layer, head), begins = named(layer, head);
-      const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}`;
+      const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}${stage() ? ` at step ${stage().name}` : ""}`;
       root.dataset.painted = pattern ? `${named(layer, head)} ${side} ${picks().join("+")}` : "";
       if (!pattern) { says.textContent = isKept(layer, head) ? "" : `${name} was left out, to keep this page small.`; return; }
       const quoted = each => `“${plain(each)}”`;
@@ -453,12 +460,6 @@
       currentTarget.setAttribute("aria-pressed", root.classList.toggle("lined"));
       soon();
     });
-    root.addEventListener("click", ({ target }) => { // of the legend: only heads of a behaviour, or those that are needed
-      const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
-      if (!only) return;
-      for (const each of root.querySelectorAll("[data-only]")) each.setAttribute("aria-pressed", each === only && on);
-      for (const cell of cells.values()) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
-    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn = null; soon(); });
     root.addEventListener("keydown", event => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName)) return;
@@ -471,6 +472,12 @@
         const detail = { stack: now().stack, attention: now().attention, layer, head };
         document.dispatchEvent(new CustomEvent("interp:turned", { detail })); // a page about heads follows
       }
+    });
+    document.addEventListener("interp:step", ({ detail }) => {
+      const rewrite = !detail !== !past; // next words are known of the trained model alone
+      past = detail;
+      if (rewrite) write();
+      soon();
     });
     document.addEventListener("interp:head", event => {
       const which = kindOf(event.detail);

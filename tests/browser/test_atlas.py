@@ -137,6 +137,9 @@ def test_heads_are_pressed_and_answers_flip_as_they_were_measured(browse, first_
     page.locator('.atlas [data-head="L1.H1"]').click()  # on the atlas too
     assert page.locator('[data-flip="L1.H1"]').get_attribute("aria-pressed") == "true"
     assert "was 60% · were 30%" in page.locator(".flip-pairs").inner_text()
+    page.evaluate("""for (let each = 0; each < 40; each++) {
+        const list = document.querySelector(".flip-pairs"); list.append(list.firstChild.cloneNode(true)); }
+        dispatchEvent(new Event("resize"))""")  # so many scroll, which keys must be able to do
     assert shown.errors == []
     assert shown.barriers() == []
 
@@ -180,17 +183,26 @@ def test_a_slider_draws_the_heads_as_they_were_at_a_step_of_training(browse, tmp
     steps = training_steps(TEXTBOOK, passages[0], model)
     assert steps is not None
     assert len(steps.data["steps"]) == 8
+    assert len(steps.data["packed"]) + sum(map(len, steps.data["patterns"].values())) < 40_000
     page = browse(written(tmp_path / "first.html", *overview(hand_made(), OURS, passages, steps=steps))).page
-    page.locator("summary", has_text="Training").click()
+    page.locator("summary", has_text="through training").click()
+    says = page.locator(".viewer-says")
+    page.evaluate("location.hash = '#L1.H0'")
+    says.filter(has_text="L1.H0").wait_for()
+    before = says.inner_text()
     slider, square = page.locator(".steps-of-training input"), page.locator('[data-head="L1.H0"] svg.picture')
     trained = square.inner_html()
     slider.fill("0")
     page.locator("output", has_text="100").wait_for()
     (early,) = read_texts(load(str(TEXTBOOK / "steps/000100")), [SAID])[0].attentions
+    says.filter(has_text="at step 100: “").wait_for()
+    washes = page.eval_on_selector_all(".token", "all => all.map(each => +each.style.getPropertyValue('--share'))")
+    asks = page.eval_on_selector_all(".token", "all => all.findIndex(each => each.classList.contains('picked'))")
+    assert washes == pytest.approx((early.weights[1, 0, asks] / 255).tolist(), abs=0.0051)
     shares = np.rint(averaged(early.weights[1, 0])) / 255
     drawn = [each.get_attribute("d").count("M") for each in square.locator("path").all()]
     assert drawn == np.histogram(shares, [*(least for least, _ in SHADES), 2])[0].tolist()
     assert square.inner_html() != trained
     slider.fill("8")
     page.locator("output", has_text="trained").wait_for()
-    assert square.inner_html() == trained
+    assert (square.inner_html(), says.inner_text()) == (trained, before)

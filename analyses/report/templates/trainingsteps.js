@@ -1,4 +1,5 @@
-// A slider redraws the squares of the atlas as they were at a step of training; at its end they are the model's own.
+// A slider redraws the squares of the atlas as they were at a step of training, and tells viewers the heads' patterns
+// there (`interp:step`); at its end all are the model's own.
 "use strict";
 for (const root of document.querySelectorAll(".steps-of-training")) {
   const data = JSON.parse(root.querySelector("script").textContent), [rows, columns] = data.sides;
@@ -9,6 +10,8 @@ for (const root of document.querySelectorAll(".steps-of-training")) {
     const shares = new Uint8Array(await whole), step = +slider.value, last = step === data.steps.length;
     said.textContent = last ? "trained" : data.steps[step];
     slider.setAttribute("aria-valuetext", said.textContent);
+    const detail = last ? null : { step, name: data.steps[step], count: data.steps.length, kept: data.patterns };
+    document.dispatchEvent(new CustomEvent("interp:step", { detail }));
     data.heads.forEach((head, index) => {
       const svg = document.querySelector(`.atlas a[data-head="${head}"] svg`);
       if (!svg) return;
