@@ -84,13 +84,6 @@
     history.pushState(null, "", "#" + link.dataset.fact);
     show(link.dataset.fact);
   });
-  // The legend: only heads of a behaviour, or only those that are needed.
-  document.querySelector(".heads .legend")?.addEventListener("click", ({ target }) => {
-    const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
-    if (!only) return;
-    for (const each of all(".legend [data-only]")) each.setAttribute("aria-pressed", each === only && on);
-    for (const cell of cells) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
-  });
   function reveal() {
     const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
     if (top < 0 || top > innerHeight) document.querySelector(".heads")?.scrollIntoView();
@@ -166,7 +159,8 @@
   // Regions are stopped at by the tab key only while they have something to scroll.
   const reach = () => {
     for (const region of all(".wide[role=region]")) {
-      if (region.scrollWidth > region.clientWidth) region.tabIndex = 0; else region.removeAttribute("tabindex");
+      const scrolls = region.scrollWidth > region.clientWidth || region.scrollHeight > region.clientHeight + 1;
+      if (scrolls) region.tabIndex = 0; else region.removeAttribute("tabindex");
     }
   };
   addEventListener("resize", reach);
