@@ -204,7 +204,7 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     ]
 
 
-_INSIDE = {"overview": ("flips", "bars", "legend"), "viewer": ("legend",)}  # what else a block's templates show
+_INSIDE = {"overview": ("flips", "bars")}  # what else a block's templates show
 _SCALE = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
 
@@ -233,13 +233,12 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     templates = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | filters)
     templates.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
     assert templates.loader is not None
-    files = ["style.css", "page.js", *(f"{each}.{ending}" for each in kinds for ending in ("css", "js"))]
+    files = ["style.css", "shared.js", "page.js", *(f"{each}.{ending}" for each in kinds for ending in ("css", "js"))]
     present = templates.list_templates()
     sources = {name: templates.loader.get_source(templates, name)[0] for name in files if name in present}
-    style = "\n".join(source for name, source in sources.items() if name.endswith(".css"))
-    scripts = [source for name, source in sources.items() if name.endswith(".js")]
-    shell, safety = templates.get_template("shell.html.jinja"), policy([style], scripts)
-    return shell.render(title=title, lead=lead, sections=sections, policy=safety, style=style, scripts=scripts)
+    style, script = ("\n".join(sources[name] for name in sources if name.endswith(end)) for end in (".css", ".js"))
+    shell, safety = templates.get_template("shell.html.jinja"), policy(style, script)
+    return shell.render(title=title, lead=lead, sections=sections, policy=safety, style=style, script=script)
 
 
 def _image(svg: bytes) -> dict[str, str | int]:

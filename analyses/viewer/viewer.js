@@ -1,17 +1,8 @@
 // Where does each token look? One section.viewer a time: point at a token or into the matrix, click to hold, choose a head.
-"use strict";
 (() => {
   const SAID = 0.1, MOST = 3; // of what a head looks at, what is said in words
   const LINED = 0.05; // and what has a line
   const PRONOUN = /^(he|him|his|himself|she|her|hers|herself)$/i;
-  const make = (tag, set = {}, ...inside) => {
-    const { role, label, ...rest } = set, made = Object.assign(document.createElement(tag), rest);
-    if (role) made.setAttribute("role", role);
-    if (label) made.setAttribute("aria-label", label);
-    made.append(...inside);
-    return made;
-  };
-  const percent = share => `${Math.round(share * 100)}%`;
   const plain = token => token.trim() || token.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "␣";
   const listed = words => words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
   const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] };
@@ -30,12 +21,12 @@
 
   // `pinned`: the place at which a second viewer stays, beside the one that it was pinned from.
   function view(root, pinned = null) {
-    const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
+    const data = dataOf(root);
     if (pinned) data.linked = data.heads = false;
     const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks, needed]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks, needed }]));
     const box = name => root.querySelector(`.viewer-${name}`);
     const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn"), next = box("next"), pin = box("pin"), square = box("square");
-    const wires = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const wires = svg("svg");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
     let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
     let pointed = null, drawn = null; // the matrix's cell that is pointed at, and the head that it shows
@@ -60,9 +51,7 @@
     function inflated(packed) {
       if (!packed || patterns.has(packed)) return patterns.get(packed) ?? null;
       patterns.set(packed, null);
-      const raw = new Blob([Uint8Array.from(atob(packed), sign => sign.charCodeAt(0))]).stream();
-      const whole = new Response(raw.pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
-      whole.then(found => { patterns.set(packed, new Uint8Array(found)); soon(); });
+      unpacked(packed).then(found => { patterns.set(packed, found); soon(); });
       return null;
     }
 
@@ -153,12 +142,9 @@
         panels[panel].forEach((button, each) => {
           const level = side === "queries" ? share(pattern, pick, each) : share(pattern, each, pick);
           if (level < LINED || button === panels[shown(side)][pick]) return;
-          const [x2, y2] = top(button), line = document.createElementNS(wires.namespaceURI, "path");
-          const lift = Math.min(y, y2) - Math.min(40, 10 + Math.abs(x - x2) / 8);
-          line.setAttribute("d", `M${x} ${y}C${x} ${lift} ${x2} ${lift} ${x2} ${y2}`);
-          line.setAttribute("stroke-width", 1 + 4 * level);
-          line.setAttribute("stroke-opacity", 0.3 + 0.7 * level);
-          lines.push(line);
+          const [x2, y2] = top(button), lift = Math.min(y, y2) - Math.min(40, 10 + Math.abs(x - x2) / 8);
+          const d = `M${x} ${y}C${x} ${lift} ${x2} ${lift} ${x2} ${y2}`;
+          lines.push(svg("path", { d, "stroke-width": 1 + 4 * level, "stroke-opacity": 0.3 + 0.7 * level }));
         });
       }
       wires.setAttribute("height", texts.scrollHeight);

@@ -1,10 +1,9 @@
 // A claim is passed on: its link is copied, or it is saved as the picture whose marks came with it (`claim_pictures`).
-"use strict";
 (() => {
   const FONT = "'DejaVu Sans', Verdana, sans-serif";
 
   function drawn(marks) {
-    const [, , , width, height] = marks[0], canvas = Object.assign(document.createElement("canvas"), { width, height });
+    const [, , , width, height] = marks[0], canvas = make("canvas", { width, height });
     const pen = canvas.getContext("2d");
     for (const [kind, x, y, ...rest] of marks) {
       pen.fillStyle = kind === "text" ? rest[2] : rest.at(-1);
@@ -23,7 +22,7 @@
     if (button.dataset.picture) {
       const marks = JSON.parse(button.dataset.picture);
       marks.at(-1)[6] = document.querySelector("#cite ~ * code")?.textContent ?? "";
-      Object.assign(document.createElement("a"), { href: drawn(marks), download: `${id.replace("/", "-")}.png` }).click();
+      make("a", { href: drawn(marks), download: `${id.replace("/", "-")}.png` }).click();
     } else {
       const name = button.textContent;
       await navigator.clipboard.writeText(`${location.href.split("#")[0]}#${id}`);

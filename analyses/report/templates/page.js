@@ -1,13 +1,5 @@
 // What answers to the hand on every page: heads by their address and by arrow keys, tables that sort and filter.
-"use strict";
 (() => {
-  const all = (what, where = document) => [...where.querySelectorAll(what)];
-  const make = (tag, properties, ...inside) => {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...inside);
-    return made;
-  };
-
   // Heads (L3.H4, encoder.L3.H4, cross.L3.H4) and their facts (L3.H4/induction). The event `interp:head` tells which.
   const place = id => {
     const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)(?:\/|$)/.exec(id);
@@ -15,7 +7,6 @@
   };
   const cards = all(".cards > .card"), cells = all(".atlas a[data-head]"), sheet = document.querySelector(".cards");
   const at = new Map(cells.map(cell => [cell.dataset.head, cell]));
-  const mark = (element, chosen) => { if (chosen) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current"); };
 
   function show(id) {
     const [head] = id.split("/"), { before, layer, head: number } = place(id);
@@ -143,10 +134,9 @@
       });
     }
     if (rows.length <= 10) continue;
-    const field = make("input", { type: "search", placeholder: "Filter rows" }), count = make("span");
-    const region = table.closest(".wide");
-    field.setAttribute("aria-label", `Filter rows: ${region?.getAttribute("aria-label") ?? ""}`);
-    count.setAttribute("role", "status");
+    const region = table.closest(".wide"), count = make("span", { role: "status" });
+    const label = `Filter rows: ${region?.getAttribute("aria-label") ?? ""}`;
+    const field = make("input", { type: "search", placeholder: "Filter rows", label });
     field.addEventListener("input", () => {
       const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
       for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
