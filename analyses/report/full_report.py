@@ -143,8 +143,7 @@ def build(
             parts["experiments"] = _experiments(run, model)
         return page(parts, facts)
 
-    write(out, measure, {name: model}, **record)
-    return Path(out)
+    return write(out, measure, {name: model}, **record)
 
 
 def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting: bool) -> list[str]:

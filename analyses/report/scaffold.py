@@ -61,7 +61,7 @@ def write(
     command: str = "",
     progress: Say | None = None,
     cluster: Executor | None = None,
-) -> Page:
+) -> Path:
     """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
 
     Long work is cut into lots (`analyses.execution.lots`), which a `cluster` does, or processes of this machine. What
@@ -104,15 +104,14 @@ def write(
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 
-        page = measure(Run(described, seed, say, show))
-        put(page)
+        put(measure(Run(described, seed, say, show)))
     if left := shards.others():
         say(
             f"{shards.folder} holds {left} shards that this run had no use for: of other settings, texts or versions\n",
             0,
         )
     shards.clear()
-    return page
+    return Path(out)
 
 
 @contextmanager
