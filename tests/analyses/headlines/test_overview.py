@@ -8,7 +8,7 @@ import pytest
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.headlines.facts import Tables, facts, rank, ranked, strongest
+from analyses.headlines.facts import Tables, facts, ranked, strongest
 from analyses.headlines.head_cards import Card, overview
 from analyses.report.scaffold import render
 from interp import AnnotatedText
@@ -103,15 +103,6 @@ def test_what_had_to_be_beaten_stands_on_the_axis_of_the_head():
     assert points["this"] == pytest.approx((0.7, 0.65, 0.75))
     assert points["rule"][0] == pytest.approx(0.6)
     assert dict(fact.axis.ticks) == {"0": 0.0, "100%": 1.0}
-
-
-def test_the_word_of_a_head_in_the_atlas_is_its_first_fact():
-    tables = hand_made()
-    cells = [cell for layer in overview(tables, OURS)[1].atlases[0].layers for cell in layer]
-    first = {place.named(prefix=False): min(each, key=rank) for place, each in facts(tables, OURS).items() if each}
-    assert {cell.name: cell.behaviour for cell in cells if cell.word} == {
-        name: fact.behaviour for name, fact in first.items()
-    }
 
 
 def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_as_if_the_head_looked_there():
