@@ -361,15 +361,15 @@
     }
 
     function follow(address) {
-      const [name, ...rest] = address.split("/"), found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(name);
+      const [name, ...rest] = address.split("/"), found = placeOf(name);
       const number = +(rest.map(part => /^p(\d+)$/.exec(part)).find(Boolean)?.[1] ?? 0), before = passage;
       if (!found || number >= data.passages.length) return false;
       passage = number;
-      const own = each => (each.attention === "cross" ? "cross" : each.stack) === found[1] || !found[1] && !data.several;
+      const own = each => (each.attention === "cross" ? "cross" : each.stack) === found.before || !found.before && !data.several;
       const which = kindsNow().findIndex(own);
       if (which < 0) { passage = before; return false; }
       kind = which;
-      aim(+found[2], +found[3]);
+      aim(found.layer, found.head);
       side = rest.includes("to") ? "keys" : "queries";
       begin();
       const tokensAsked = rest.find(part => /^\d+(\+\d+)*$/.test(part))?.split("+").map(Number) ?? [];

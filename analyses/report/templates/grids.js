@@ -31,11 +31,7 @@
     say(grids, held);
     grids.querySelector(".grids-says").classList.add("live");
     grids.addEventListener("keydown", event => {
-      const cell = cellOf(event), row = cell?.closest("tr"), place = cell?.closest("td").cellIndex;
-      const to = row && {
-        ArrowLeft: row.cells[place - 1], ArrowRight: row.cells[place + 1],
-        ArrowUp: row.previousElementSibling?.cells[place], ArrowDown: row.nextElementSibling?.cells[place],
-      }[event.key]?.querySelector("td > *");
+      const cell = cellOf(event), to = neighbour(cell, event.key);
       if (!to) return;
       event.preventDefault();
       cell.tabIndex = -1;
@@ -55,6 +51,6 @@
   }
 
   addEventListener("hashchange", () => {
-    if (/^#(\w+\.)?L\d+\.H\d+/.test(location.hash)) document.querySelector("section.viewer")?.scrollIntoView({ block: "nearest" });
+    if (placeOf(location.hash.slice(1))) document.querySelector("section.viewer")?.scrollIntoView({ block: "nearest" });
   });
 })();

@@ -17,6 +17,21 @@ const mark = (element, chosen) => { if (chosen) element.setAttribute("aria-curre
 const percent = share => share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`;
 const dataOf = root => JSON.parse(root.querySelector("script[type='application/json']").textContent);
 
+// A head's address, as L3.H4, cross.L3.H4 or L3.H4/induction, in parts; null of any other.
+const placeOf = id => {
+  const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)(?:\/|$)/.exec(id);
+  return found && { before: found[1] || "", layer: +found[2], head: +found[3] };
+};
+
+// What a key leads to from a cell of a table.
+const neighbour = (cell, key) => {
+  const row = cell?.closest("tr"), at = cell?.closest("td").cellIndex;
+  return row && {
+    ArrowLeft: row.cells[at - 1], ArrowRight: row.cells[at + 1], Home: row.cells[1], End: [...row.cells].at(-1),
+    ArrowUp: row.previousElementSibling?.cells[at], ArrowDown: row.nextElementSibling?.cells[at],
+  }[key]?.querySelector("td > *");
+};
+
 // Bytes that came deflated, as base64.
 async function unpacked(packed) {
   const raw = new Blob([Uint8Array.from(atob(packed), sign => sign.charCodeAt(0))]).stream();
