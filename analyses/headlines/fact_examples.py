@@ -227,9 +227,9 @@ class _Reader:
                 surest.setdefault(choice.passage, choice)
             best = [*surest.values()][:count]
             outlooks = self._outlooks(place, fact, measure, [*best, *drawn])
-            lost = [each.get("after", 0.0) - each.get("before", 0.0) for each in outlooks]
-            shown = [each for _, *each in sorted(zip(lost, best, outlooks, strict=False), key=lambda each: each[0])]
-            group = [("best", *pair) for pair in shown[:_EXAMPLES]]
+            left = [each.get("after", 0.0) - each.get("before", 0.0) for each in outlooks]
+            order = sorted(range(len(best)), key=left.__getitem__)
+            group = [("best", best[at], outlooks[at]) for at in order[:_EXAMPLES]]
             group += [("random", *pair) for pair in zip(drawn, outlooks[len(best) :], strict=True)]
             for name, choice, outlook in group:
                 before, after, _ = clear.get(choice.document, (None, None, None))
