@@ -4,21 +4,23 @@ A picture is a list of marks in a frame of 1200 by 630 pixels, drawn by the page
 """
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from analyses.execution.provenance import PICTURES
-from analyses.figures.style import COREFERENCE, CUSTOM, INK, PALE, POSITION, SOFT, SYNTAX
+from analyses.figures.style import BEHAVIOURS, CUSTOM, INK, PALE, SOFT
 from analyses.headlines.head_cards import Axis, FactCard
 from analyses.page.sections import plain
 from analyses.wording.formats import percent
 from interp.errors import InputError
 
 WIDTH, HEIGHT, _EDGE = 1200, 630, 60
-_COLOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
-_WASHES = {"position": "#d9ebf6", "part-of-speech": "#d9f0e7", "coreference": "#fce8da"}
+_SHEET = Path(__file__).parents[1] / "report" / "templates" / "style.css"
+_SHADES = dict(re.findall(r"--([\w-]+): (#\w+);", _SHEET.read_text("utf-8").partition("@media")[0]))  # of light pages
+_WASHES = {"position": "position-wash", "part-of-speech": "syntax-wash", "coreference": "coreference-wash"}
 Mark = tuple[Any, ...]
 """`("text", x, baseline, size, bold, colour, words)`, `("box", x, y, width, height, colour)` or
 `("dot", x, y, radius, colour)`."""
@@ -49,9 +51,10 @@ def _lines(words: Sequence[tuple[str, str]], size: int, bold: bool, most: int) -
     return lines
 
 
-def claim_picture(card: FactCard) -> list[Mark]:
-    """The marks of a claim's picture, without its source."""
-    colour, wash = _COLOURS.get(card.fact.behaviour, CUSTOM), _WASHES.get(card.fact.behaviour, "#e9e1ee")
+def claim_picture(card: FactCard, source: str = "") -> list[Mark]:
+    """The marks of a claim's picture: first its white ground, last its source, which a page's script fills in."""
+    name = card.fact.behaviour
+    colour, wash = BEHAVIOURS.get(name, CUSTOM), _SHADES[_WASHES.get(name, "tint")]
     marks: list[Mark] = [("box", 0, 0, WIDTH, HEIGHT, "#ffffff"), ("box", 0, 0, WIDTH, 12, colour)]
     y = 46.0
 
@@ -89,6 +92,7 @@ def claim_picture(card: FactCard) -> list[Mark]:
         marks += _axis_marks(card.axis, y + 32, colour)
         y += 76
         write(f"{card.axis.text}.", 20, ink=SOFT)
+    marks.append(("text", _EDGE, HEIGHT - 30, 18, False, SOFT, source))
     return [tuple(round(each) if isinstance(each, float) else each for each in mark) for mark in marks]
 
 
@@ -125,7 +129,7 @@ def save(card: FactCard, source: str, path: str | Path) -> None:
         figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100)
         axes = figure.add_axes((0, 0, 1, 1), xlim=(0, WIDTH), ylim=(HEIGHT, 0), autoscale_on=False)
         axes.set_axis_off()
-        for kind, x, y, *rest in [*claim_picture(card), ("text", _EDGE, HEIGHT - 30, 18, False, SOFT, source)]:
+        for kind, x, y, *rest in claim_picture(card, source):
             if kind == "box":
                 axes.add_patch(Rectangle((x, y), *rest[:2], color=rest[2], linewidth=0))
             elif kind == "dot":

@@ -107,10 +107,7 @@ def fact_examples(
             continue
         reader = _Reader(model, kind, corpora, behaviours, pairs, seed)
         rows = reader.table(of_kind) if kind.attention == "self" else []
-        if not rows:
-            measures = {name: measure for name, (_, measure) in reader.measures.items()}
-            rows = [*_by_token(model, kind, next(iter(corpora.values())), of_kind, measures)]
-        tables.append(pd.DataFrame(rows, columns=COLUMNS))
+        tables.append(pd.DataFrame(rows or [*reader.by_token(of_kind)], columns=COLUMNS))
     table = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
     return table.sort_values(["stack", "layer", "head"], kind="stable", ignore_index=True)
 
@@ -131,8 +128,9 @@ class _Reader:
     _passages: dict[tuple[str, ...], list[AnnotatedText]] = field(default_factory=dict)
     _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # each corpus is read once
 
-    def __post_init__(self):
-        self.measures = {each.name: (name, each) for name, group in self.behaviours.items() for each in group.measures}
+    def __post_init__(self) -> None:
+        self.measures = {each.name: each for group in self.behaviours.values() for each in group.measures}
+        self.behaviour_of = {each.name: name for name, group in self.behaviours.items() for each in group.measures}
 
     def table(self, facts: Mapping[Place, Sequence[Fact]]) -> list[dict[str, Any]]:
         """The rows of all heads of one kind of attention."""
@@ -151,10 +149,10 @@ class _Reader:
             return _Topic(fact.behaviour, fact.name, task=fact.name)
         names = tuple(name for name in fact.measures if name in self.measures)
         label = SEPARATOR.join(fact.measures) if len(names) > 1 else fact.name
-        return _Topic(self.measures[names[0]][0], label, names) if names else _Topic()
+        return _Topic(self.behaviour_of[names[0]], label, names) if names else _Topic()
 
     def measure(self, topic: _Topic) -> Measure | None:
-        return any_of([self.measures[name][1] for name in topic.measures]) if topic.measures else None
+        return any_of([self.measures[name] for name in topic.measures]) if topic.measures else None
 
     def corpus(self, topic: _Topic) -> Iterable[AnnotatedText]:
         return self.corpora.get(topic.behaviour, next(iter(self.corpora.values())))
@@ -224,10 +222,14 @@ class _Reader:
             count = _POOL if has_effect else _EXAMPLES
             chosen = [(choice, *choice.of_head(head)) for choice in choices]
             hits = [(clear.get(choice.document, (weight,))[-1], choice) for choice, _, weight, right in chosen if right]
-            best = _surest(hits, count)
+            surest: dict[int, _Choice] = {}  # each of another passage
+            for _, choice in sorted(hits, key=lambda pair: -pair[0]):
+                surest.setdefault(choice.passage, choice)
+            best = [*surest.values()][:count]
             outlooks = self._outlooks(place, fact, measure, [*best, *drawn])
-            shown = sorted(zip(best, outlooks, strict=False), key=lambda pair: _change(pair[1]))[:_EXAMPLES]
-            group = [("best", *pair) for pair in shown]
+            left = [each.get("after", 0.0) - each.get("before", 0.0) for each in outlooks]
+            order = sorted(range(len(best)), key=left.__getitem__)
+            group = [("best", best[at], outlooks[at]) for at in order[:_EXAMPLES]]
             group += [("random", *pair) for pair in zip(drawn, outlooks[len(best) :], strict=True)]
             for name, choice, outlook in group:
                 before, after, _ = clear.get(choice.document, (None, None, None))
@@ -254,8 +256,9 @@ class _Reader:
         differing = {str(pair): _differing(*texts) for pair, *texts in self._pairs(topic.task)} if topic.task else {}
         for batch in Reading(self.model, passages, heads=self.kind) if passages else ():
             weights = _between_words(batch)
-            if topic.task:
-                by_window = [_at_the_end(window, differing[window.text.document]) for window in batch.windows]
+            if topic.task:  # the last word asks, for the words that differ
+                ends = [(each, frozenset(each.columns), differing[each.text.document]) for each in batch.windows]
+                by_window = [[Question(max(each.columns), sought & words, words)] for each, words, sought in ends]
             elif measure is None:
                 by_window = [_any_word(window, causal=causal) for window in batch.windows]
             else:
@@ -322,45 +325,39 @@ class _Reader:
             nothing[number] = {"next": label(target), "before": before, "after": before * float(np.exp(-drop))}
         return nothing
 
+    def by_token(self, facts: Mapping[Place, Sequence[Fact]]) -> Iterator[dict[str, Any]]:
+        """Where texts have no sentences, or queries and keys are of two texts: for each fact the texts in which one
+        token looks hardest at another, where the fact says so if there are such.
 
-def _by_token(
-    model: Model,
-    kind: Heads,
-    corpus: Iterable[AnnotatedText],
-    facts: Mapping[Place, Sequence[Fact]],
-    measures: Mapping[str, Measure],
-) -> Iterator[dict[str, Any]]:
-    """Where texts have no sentences, or queries and keys are of two texts: for each fact the texts in which one token
-    looks hardest at another, where the fact says so if there are such.
-
-    A sentence is a text's tokens; of cross-attention the source's, an arrow and the target's.
-    """
-    assert model.tokenizer is not None
-    crosses, choices = kind.attention == "cross", []
-    for batch in Reading(model, islice(corpus, _PASSAGES), heads=kind):
-        for prompt, window in enumerate(batch.windows):
-            source, ids = window.source or () if crosses else (), window.ids
-            if 1 < len(source) + len(ids) < _LONGEST:
-                words = [*model.tokenizer.labels(source), "→"] if crosses else []
-                n_keys = len(source) if crosses else len(ids)
-                weights = batch.pattern[prompt, :, : len(ids), :n_keys].float().cpu().numpy()
-                choices.append((window, len(words), [*words, *tokenizer_of(model, kind).labels(ids)], weights))
-    for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts):
-        measure = next((measures[name] for name in fact.measures if name in measures), None)
-        rows = []
-        for window, first, words, weights in choices:
-            of_head = weights[place.layer * kind.n_heads + place.head]
-            claims = measure.keys_of(window) if measure and measure.points and not crosses else {}
-            keys, shares = of_head.argmax(1).tolist(), of_head.max(1).tolist()
-            best = max(claims or range(len(keys)), key=lambda row: (keys[row] in claims.get(row, ()), shares[row]))
-            right = keys[best] in claims[best] if claims else None
-            rows.append({"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + best})
-            rows[-1] |= {"seen": keys[best], "weight": shares[best], "right": right, "asked": len(choices)}
-        rows.sort(key=lambda row: (row["right"] is False, -row["weight"]))
-        about = {**place._asdict(), "fact": fact.name, "corpus": getattr(corpus, "name", "")}
-        about |= {"measure": measure.name if measure else None, "read": len(choices)}
-        for row in rows[:_EXAMPLES]:
-            yield about | row | {"choice": "random" if row["right"] is False else "best"}
+        A sentence is a text's tokens; of cross-attention the source's, an arrow and the target's.
+        """
+        model, kind, corpus = self.model, self.kind, next(iter(self.corpora.values()))
+        assert model.tokenizer is not None
+        crosses, choices = kind.attention == "cross", []
+        for batch in Reading(model, islice(corpus, _PASSAGES), heads=kind):
+            for prompt, window in enumerate(batch.windows):
+                source, ids = window.source or () if crosses else (), window.ids
+                if 1 < len(source) + len(ids) < _LONGEST:
+                    words = [*model.tokenizer.labels(source), "→"] if crosses else []
+                    n_keys = len(source) if crosses else len(ids)
+                    weights = batch.pattern[prompt, :, : len(ids), :n_keys].float().cpu().numpy()
+                    choices.append((window, len(words), [*words, *tokenizer_of(model, kind).labels(ids)], weights))
+        for place, fact in ((place, fact) for place, head_facts in facts.items() for fact in head_facts):
+            measure = next((self.measures[name] for name in fact.measures if name in self.measures), None)
+            rows = []
+            for window, first, words, weights in choices:
+                of_head = weights[place.layer * kind.n_heads + place.head]
+                claims = measure.keys_of(window) if measure and measure.points and not crosses else {}
+                keys, shares = of_head.argmax(1).tolist(), of_head.max(1).tolist()
+                best = max(claims or range(len(keys)), key=lambda row: (keys[row] in claims.get(row, ()), shares[row]))
+                right = keys[best] in claims[best] if claims else None
+                rows.append({"sentence": " ".join(each.strip() or "␣" for each in words), "asks": first + best})
+                rows[-1] |= {"seen": keys[best], "weight": shares[best], "right": right, "asked": len(choices)}
+            rows.sort(key=lambda row: (row["right"] is False, -row["weight"]))
+            about = {**place._asdict(), "fact": fact.name, "corpus": getattr(corpus, "name", "")}
+            about |= {"measure": measure.name if measure else None, "read": len(choices)}
+            for row in rows[:_EXAMPLES]:
+                yield about | row | {"choice": "random" if row["right"] is False else "best"}
 
 
 def _twice(text: AnnotatedText) -> AnnotatedText | None:
@@ -375,28 +372,10 @@ def _differing(clean: str, corrupted: str) -> frozenset[int]:
     return frozenset(place for place, (one, other) in enumerate(pairs) if one != other)
 
 
-def _at_the_end(window: Window, sought: frozenset[int]) -> list[Question]:
-    """The last word asks, for the words that differ."""
-    return [Question(max(window.columns), sought & {*window.columns}, frozenset(window.columns))]
-
-
 def _any_word(window: Window, *, causal: bool) -> list[Question]:
     """Every word but the first asks, and any word that it sees will do."""
     visible = {word: frozenset(key for key in window.columns if key <= word or not causal) for word in window.columns}
     return [Question(word, keys, keys) for word, keys in visible.items() if word > min(window.columns)]
-
-
-def _change(outlook: Mapping[str, Any]) -> float:
-    """Of the probability of the next token; the most negative loses most."""
-    return outlook["after"] - outlook["before"] if outlook else 0.0
-
-
-def _surest(hits: Sequence[tuple[float, _Choice]], count: int) -> list[_Choice]:
-    """Of choices with how sure they are the first, each of another passage."""
-    first: dict[int, _Choice] = {}
-    for _, choice in sorted(hits, key=lambda pair: -pair[0]):
-        first.setdefault(choice.passage, choice)
-    return [*first.values()][:count]
 
 
 def _between_words(batch: Batch) -> Float[NDArray[np.floating], "prompt head word word2"]:

@@ -142,18 +142,13 @@ def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Ite
     heads, words = tables["heads"], vocabulary(behaviours)
     cells = _by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = _by_head(tables.get("rules", pd.DataFrame()), "measure")
-    sets = {
-        (each["measure"], each["label"]): Row("sets", each)
-        for each in tables.get("sets", pd.DataFrame()).to_dict("records")
-    }
+    together = tables.get("sets", pd.DataFrame()).to_dict("records")
+    sets = {(each["measure"], each["label"]): [Row("sets", each)] for each in together}
     for row in tables.get("labels", pd.DataFrame()).to_dict("records"):
         key = (*Place.from_row(row), row["measure"])
         label = Label.parse(str(row["label"]))
         fact = _fact(Row("labels", row), label, cells.get(key, {}), rules.get(key), words)
-        yield (
-            Place.from_row(row),
-            replace(fact, rows=(*fact.rows, *filter(None, [sets.get((row["measure"], row["label"]))]))),
-        )
+        yield Place.from_row(row), replace(fact, rows=(*fact.rows, *sets.get((row["measure"], row["label"]), ())))
     labelled = [*tables["evidence"]["behaviour"].unique()] if "evidence" in tables else []
     labels = {each.name: each.called for each in measures_of(behaviours)}
     rest = heads.loc[~heads["behaviour"].isin(labelled)]

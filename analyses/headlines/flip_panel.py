@@ -12,6 +12,8 @@ import pandas as pd
 from analyses.measures.definitions import DECLARED
 from analyses.tasks.flips import are_readable
 
+_COUNTS = {"flips": "flips", "low": "flips_low", "high": "flips_high"}  # columns, as the page's script calls them
+
 
 def has_two_people(task: str) -> bool:
     """Whether its prompts have two people: with one, a head need only remember the last name."""
@@ -32,11 +34,8 @@ class FlipPanel:
 def flip_panels(tables: Mapping[str, pd.DataFrame]) -> list[FlipPanel]:
     """A panel for each task of which some head or set flips an answer, and whose prompts a person can read."""
     flips = tables.get("flips", pd.DataFrame({"task": []}))
-    tasks = sorted(
-        dict.fromkeys(flips.loc[flips["flips"] > 0, "task"]) if len(flips) else [],
-        key=lambda task: not has_two_people(task),
-    )
-    panels = (_panel(tables, task) for task in tasks)
+    tasks = dict.fromkeys(flips.loc[flips["flips"] > 0, "task"]) if len(flips) else []
+    panels = (_panel(tables, task) for task in sorted(tasks, key=lambda task: not has_two_people(task)))
     return [panel for panel in panels if panel]
 
 
@@ -49,30 +48,17 @@ def _panel(tables: Mapping[str, pd.DataFrame], task: str) -> FlipPanel | None:
         return None
     by_set = {str(heads): rows for heads, rows in answers.groupby("heads", sort=False)}
     heads = [str(heads) for heads in flips["heads"] if "+" not in str(heads)]
-    data = {
-        "pairs": [
-            [
-                row["clean"],
-                row["corrupted"],
-                row["right"].strip(),
-                row["wrong"].strip(),
-                *_rounded(row[f"clean_{answer}"] for answer in ("right", "wrong")),
-            ]
-            for row in prompts.to_dict("records")
-        ],
-        "sets": {
-            row["heads"]: {
-                **{
-                    name: round(row[f"flips{end}"]) for name, end in (("flips", ""), ("low", "_low"), ("high", "_high"))
-                },
-                "answers": [_rounded(pair) for pair in by_set[row["heads"]][["right", "wrong"]].to_numpy()],
-            }
-            for row in flips.to_dict("records")
-        },
-    }
+    texts, columns = ["clean", "corrupted", "right", "wrong"], ["clean_right", "clean_wrong"]
+    rows = zip(prompts[texts].to_numpy(), prompts[columns].to_numpy(), strict=True)
+    pairs = [[*words[:2], *map(str.strip, words[2:]), *_rounded(shares)] for words, shares in rows]
+    sets = {}
+    for row in flips.to_dict("records"):
+        counts = {name: round(row[column]) for name, column in _COUNTS.items()}
+        both = by_set[row["heads"]][["right", "wrong"]].to_numpy()
+        sets[row["heads"]] = counts | {"answers": [*map(_rounded, both)]}
     declared = DECLARED["tasks"].get(task, {})
     title, source = declared.get("carried", task), declared.get("source", "for the other prompt")
-    return FlipPanel(task, title, source, heads, data)
+    return FlipPanel(task, title, source, heads, {"pairs": pairs, "sets": sets})
 
 
 def _rounded(values: Any) -> list[float]:

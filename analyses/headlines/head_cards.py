@@ -125,10 +125,10 @@ class FactCard:
         carriers: Mapping[str, Collection[Place]],
     ) -> "FactCard":
         """The card of a head's fact; `rows` are its examples, `carriers` by task the heads that carry its answer."""
-        id, examples = place.named(prefix=by_kind), {"best": [], "random": []}
+        id, examples, asked, first = place.named(prefix=by_kind), {"best": [], "random": []}, "", {}
         for row in rows.to_dict("records"):
             examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
-        look, asked, first = _telling(examples["best"], examples["random"]), "", {}
+        best, drawn = examples.values()
         writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
             first = rows.iloc[0].to_dict()
@@ -138,13 +138,14 @@ class FactCard:
             id=f"{id}/{slug(fact.name)}",
             fact=fact,
             sentence=f"{wording.claim(fact, id, words)}.",
-            look=look,
+            # of the surest that in which most of the answer is lost; else a wrong one
+            look=max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None),
             right=wording.right_clause(fact, first),
             effect=wording.loss_clause(fact, by_kind),
             axis=_axis(tables, place, fact, by_kind, carriers[fact.name]),
             note=wording.rates(fact),
-            best=examples["best"],
-            drawn=examples["random"],
+            best=best,
+            drawn=drawn,
             asked=asked,
             why=f"{wording.writers_clause(writers[0], words)}." if writers else "",
             read_by=f"{wording.readers_clause(readers)}." if readers else "",
@@ -218,8 +219,11 @@ def overview(
     if not ranked:
         facts = fact_tables.facts(tables, behaviours)
         ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
-    sentences = wording.sentences(tables, ranked, behaviours)
-    viewers = [Viewer(tuple(passages), fact_tables.called(ranked), heads=False)] if passages else []
+    sentences, below = wording.sentences(tables, ranked, behaviours), list[Block]()
+    if passages:
+        viewer = Viewer(tuple(passages), fact_tables.called(ranked), heads=False)
+        title = "Point at words" + ", through training" * bool(steps)
+        below = [Details(title, [*([steps] if steps else []), viewer])]
     line, says = wording.headline(tables, ranked, sentences, vocabulary(behaviours))
     n_heads = counted(len(ranked), "head")
     return line, Overview(
@@ -229,10 +233,7 @@ def overview(
         [*_cards(tables, ranked, vocabulary(behaviours))],
         passages[0].title if passages else "",
         flip_panels(tables),
-        [
-            *([Details("Point at words", viewers)] if viewers else []),
-            *([Details("Training", [steps])] if steps else []),
-        ],
+        below,
     )
 
 
@@ -241,26 +242,21 @@ def _atlases(ranked: Mapping[Place, Sequence[Fact]], by_kind: bool, passage: Pas
     atlases = []
     for kind, group in groupby(ranked, key=lambda place: place[:2]):
         rows = [[*layer] for _, layer in groupby(sorted(group), key=lambda place: place.layer)]
-        patterns = weights.get(kind)
-        options: Any = {"by_kind": by_kind, "narrow": max(map(len, rows)) >= _NARROW}
-        layers = [
-            [_cell(place, ranked[place], None if patterns is None else patterns[place[2:]], **options) for place in row]
-            for row in rows
-        ]
-        stack, attention = kind
+        (stack, attention), patterns, is_narrow = kind, weights.get(kind), max(map(len, rows)) >= _NARROW
+
+        def cell(place: Place, patterns: Any = patterns, is_narrow: bool = is_narrow) -> Cell:
+            names = place.named(prefix=by_kind), place.named(prefix=False)
+            small = None if patterns is None else picture(patterns[place[2:]] / 255)
+            if not ranked[place]:
+                return Cell(*names, "quiet", picture=small)
+            first, *_ = ranked[place]
+            word = plain_words.breakable(first.words.short) if is_narrow else first.words.short
+            return Cell(*names, "needed" if first.is_needed else "looks", first.behaviour, word, small)
+
+        layers = [[*map(cell, row)] for row in rows]
         title = {"cross": "Cross-attention"}.get(attention, stack.capitalize()) if by_kind else "Heads"
         atlases.append(Atlas(title, layers[::-1], max(len(layers), *map(len, layers)) > _ROOM))
     return atlases
-
-
-def _cell(place: Place, facts: Sequence[Fact], pattern: Any, *, by_kind: bool, narrow: bool) -> Cell:
-    id, name = place.named(prefix=by_kind), place.named(prefix=False)
-    small = None if pattern is None else picture(pattern / 255)
-    if not facts:
-        return Cell(id, name, "quiet", picture=small)
-    state = "needed" if facts[0].is_needed else "looks"
-    word = facts[0].words.short
-    return Cell(id, name, state, facts[0].behaviour, plain_words.breakable(word) if narrow else word, small)
 
 
 def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mapping[str, Words]) -> Iterator[Card]:
@@ -286,12 +282,11 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
             for fact in facts
         ]
         cited = []
-        for card in fact_cards:
-            numbers = "; ".join(wording.numbers(card.fact))
-            sentence = f"{wording.fact_clause(card.fact, id, words)}. {numbers}"
-            cited.append("\n".join([sentence, *(f"    tables/{row}" for row in card.fact.rows)]))
+        for fact in facts:
+            cited.append(f"{wording.fact_clause(fact, id, words)}. {'; '.join(wording.numbers(fact))}")
+            cited += [f"    tables/{row}" for row in fact.rows]
         similar = [each for each in alike[facts[0].words] if each != place] if facts else []
-        cited += [f"{formed[0]['text']}\n    tables/{formed[1]}"] if formed else []
+        cited += [formed[0]["text"], f"    tables/{formed[1]}"] if formed else []
         tasks = tested[place].to_dict("records") if place in tested else []
         tasks = [row | {"carried": answers.get(row["task"])} for row in tasks]
         yield Card(
@@ -322,11 +317,6 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
 def slug(name: str) -> str:
     """The name of a fact in an address: `nsubj-head-dependent`."""
     return re.sub(r"[^\w-]+", "-", name.replace("->", "-")).strip("-").lower()
-
-
-def _telling(best: Sequence[Example], drawn: Sequence[Example]) -> Example | None:
-    """The example that is shown first: of the surest that in which most of the answer is lost; else a wrong one."""
-    return max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None)
 
 
 def _example(row: Mapping[str, Any], tables: Tables, head: str) -> Example:
@@ -388,25 +378,22 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
         points[Place.from_row(row)] = (row[columns[0]], row[columns[1]], row[columns[2]])
     if place not in points or not np.isfinite(points[place][0]):
         return None
-    values = [value for value, _, _ in points.values() if np.isfinite(value)]
+    values = [0.0, *(value for value, _, _ in points.values() if np.isfinite(value))]
     top = max(1.0 if size.unit in {"share", "correlation"} else 0.0, *values, np.nan_to_num(points[place][2]), rule)
-    low = min(0.0, *values)
+    low = min(values)
 
     def along(value: float) -> float:
         return float(np.clip((value - low) / (top - low), 0, 1)) if np.isfinite(value) else float("nan")
 
-    marks = [
-        Point("other", along(value)) for each, (value, _, _) in points.items() if each != place and each not in carriers
-    ]
-    marks += [Point("rule", along(rule))] if np.isfinite(rule) else []
-    named = [along(0.0), 1.0]  # places along the axis that have a text already
     named_heads = {place, *(each for each in points if each in carriers)}
+    marks = [Point("other", along(values[0])) for each, values in points.items() if each not in named_heads]
+    marks.append(Point("rule", along(rule)))
+    named = [along(0.0), 1.0]  # places along the axis that have a text already
     for each in sorted(named_heads, key=lambda each: (each == place, -points[each][0])):  # this one over the others
-        at, is_this = along(points[each][0]), each == place
-        has_room = is_this or all(abs(at - other) > _APART for other in named)
-        named.append(at)
-        name = each.named(prefix=by_kind) * has_room
-        marks.append(Point("this" if is_this else "named", *map(along, points[each]), name=name))
+        ends, is_this = [*map(along, points[each])], each == place
+        has_room = is_this or all(abs(ends[0] - other) > _APART for other in named)
+        named.append(ends[0])
+        marks.append(Point("this" if is_this else "named", *ends, name=each.named(prefix=by_kind) * has_room))
     unit = "nats" if "effect" in columns and effect is None else size.unit
     ends = {"lift": f"{top:.1f}×", "nats": f"{top:.2f}", "correlation": f"{top:.1f}"}.get(unit, percent(top))
     zero = {"lift": "0×", "nats": "0"}.get(unit, "0")
@@ -435,27 +422,20 @@ def _formation(
     tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
 ) -> tuple[Values, Row] | None:
     """When the first fact formed that was measured while the model was trained, and held at the last look."""
-    if "when_formed" not in tables:
-        return None
     cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
-    for fact, measure in ((fact, measure) for fact, measure in cells if measure in RECORDED):
-        key = {**place._asdict(), "measure": RECORDED[measure]}
+    for fact, measure in cells if "when_formed" in tables else ():
+        key = {**place._asdict(), "measure": RECORDED.get(measure)}
         pair = (tables[name] for name in ("when_formed", "forming"))
         rows, points = (each.loc[(each[[*key]] == [*key.values()]).all(axis=1)] for each in pair)
         if len(rows) and pd.notna(rows["formed_at"].iloc[0]):
             row = Row("when_formed", rows.iloc[0].to_dict())
-            return _curve(worded(measure, words).said, fact.behaviour, row.cells, points), row
+            return _curve(worded(measure, words).said, fact.behaviour, row.cells, points.sort_values("step")), row
     return None
 
 
 def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFrame) -> Values:
-    points = points.sort_values("step")
     steps, values = points["step"].astype(int).tolist(), points["value"].astype(float).tolist()
     low, high, highest = min(0.0, *values), max(1.0, *values), values.index(max(values))
-
-    def height(value: float) -> float:
-        return (value - low) / (high - low)
-
     step, last = number(int(row["formed_at"])), number(int(row["step"]))
     onset = f"there from the first look on, step {step} of {last}"
     if pd.notna(row["before"]):
@@ -468,7 +448,7 @@ def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFra
         "text": f"{does[0].upper()}{does[1:]}: {onset}.",
         "note": f"{note}.",
         "behaviour": behaviour,
-        "points": [(step / steps[-1], height(value)) for step, value in zip(steps, values, strict=True)],
+        "points": [(step / steps[-1], (value - low) / (high - low)) for step, value in zip(steps, values, strict=True)],
         "formed": int(row["formed_at"]) / steps[-1],
-        "baseline": height(float(row["baseline"])) if has_baseline else None,
+        "baseline": (float(row["baseline"]) - low) / (high - low) if has_baseline else None,
     }

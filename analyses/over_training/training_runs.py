@@ -25,7 +25,7 @@ from analyses.wording.formats import counted
 from analyses.wording.head_names import HEAD
 from interp import InputError, Model
 from interp.training import state
-from models.sources import LENS, directory_of
+from models.sources import LENS, OURS, directory_of
 
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
 LOSS, HELD_OUT = "loss", "held_out/"
@@ -149,7 +149,7 @@ def run_of_model(name: str, model: Model) -> Run | None:
     the model does not have, is none.
     """
     name = name.removeprefix(LENS)
-    if name != "default" and not Path(name).is_dir():
+    if name not in OURS and not Path(name).is_dir():
         return None
     folder = directory_of(name).resolve()
     is_snapshot = folder.parent.name == "steps" and folder.name.isdecimal()

@@ -16,6 +16,7 @@ import pandas as pd
 
 from analyses.corpora import Corpus
 from analyses.figures import measure_name
+from analyses.scoring.rules import ANTECEDENT, NO_RULE, RELATION
 from analyses.viewer.passages import Viewer
 from analyses.wording.formats import false_discovery_rate, interval, number, percent, whole
 from analyses.wording.head_names import head_name
@@ -263,7 +264,7 @@ def _estimate(value: float, low: float, high: float) -> Text:
 
 
 def _verdict(verdict: Any, rule: Any) -> str:
-    follows = isinstance(rule, str) and rule not in {"no rule", "the relation itself"}
+    follows = isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT}
     return f"{verdict}{f'; follows “{measure_name(rule)}”' * follows}" if isinstance(verdict, str) else ""
 
 

@@ -159,16 +159,17 @@ def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
     return joined | {"tasks": pd.DataFrame(tasks, columns=None if tasks else ["task", "behaviour", "n", "refused"])}
 
 
-def with_rules(results: Sequence[Result], rules: Sequence[pd.DataFrame]) -> list[Result]:
+def with_rules(results: Sequence[Result]) -> list[Result]:
     """The results; those that are compared with rules have their rows of `tables/rules` at hand."""
-    rest, complete = iter(rules), []
-    for result in results:
-        if result.collected and result.collected.rules:
-            followed = partial(_rules_table, next(rest))
-            measured, totals = replace(result.measured, followed=followed), replace(result.collected, rules=followed)
-            complete.append(replace(result, measured=measured, collected=totals))
-        else:
-            complete.append(result)
+    compared = [each for each in results if each.collected and each.collected.rules]
+    rules = zip(map(id, compared), all_of([each.measured.followed for each in compared]), strict=True)
+    followed = {of: partial(_rules_table, rows) for of, rows in rules}
+    complete = []
+    for each in results:
+        if (rows := followed.get(id(each))) and each.collected:
+            totals = replace(each.collected, rules=rows)
+            each = replace(each, measured=replace(each.measured, followed=rows), collected=totals)  # noqa: PLW2901
+        complete.append(each)
     return complete
 
 

@@ -74,8 +74,7 @@ def probe(
             facts=part.facts,
         )
 
-    write(out, measure, {name: model}, **record)
-    return Path(out)
+    return write(out, measure, {name: model}, **record)
 
 
 def experiments(
@@ -99,8 +98,7 @@ def experiments(
         title = f"What do small experiments show of {short_name(name)}?"
         return Page(title, [Definitions(part.short)], sections, tables=part.tables, facts=part.facts)
 
-    write(out, measure, {name: model}, **record)
-    return Path(out)
+    return write(out, measure, {name: model}, **record)
 
 
 def compare(
@@ -118,8 +116,7 @@ def compare(
         called = {each.name: facts.called(facts.facts({"heads": each.heads}, OURS)) for each in comparison.reads}
         return comparing.page(comparison, run.models, called)
 
-    write(out, measure, models, **record)
-    return Path(out)
+    return write(out, measure, models, **record)
 
 
 def patch(
@@ -136,15 +133,16 @@ def patch(
     **options: Any,
 ) -> Written:
     """Patch one site. `options`, and what is raised, as of `analyses.patch.find`."""
-    answers: list[patching.Answers | None] = []
+    found: list[Any] = []
 
     def measure(run: Run) -> Page:
         patched = patching.find(model, prompts, site, seed=run.seed, progress=run.say, **options)
-        answers.append(patched.cells.answers)
-        return patching.page(patched, run.models[0])
+        page = patching.page(patched, run.models[0])
+        found[:] = page.tables.get("correlations"), patched.cells.answers
+        return page
 
-    page = write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
-    return Written(Path(out), page.tables.get("correlations"), answers[-1])
+    folder = write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
+    return Written(folder, *found)
 
 
 def circuit(
@@ -183,8 +181,7 @@ def circuit(
         )
         return circuits.page(found, run.models[0])
 
-    write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
-    return Path(out)
+    return write(out, measure, {name: model}, seed=seed, command=command, progress=progress, cluster=cluster)
 
 
 def suite(
@@ -208,8 +205,7 @@ def suite(
             suites.find(model, suite, texts, limit=limit, seed=run.seed, progress=run.say), run.models[0], corpora
         )
 
-    write(out, measure, {name: model}, **record)
-    return Path(out)
+    return write(out, measure, {name: model}, **record)
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:
@@ -224,5 +220,4 @@ def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record
         runs = [read_run(folder, name, load, seed=run.seed, progress=run.say) for folder, name in pairs]
         return training_page.page(runs)
 
-    write(out, measure, {}, **record)
-    return Path(out)
+    return write(out, measure, {}, **record)

@@ -13,7 +13,6 @@ from analyses import coreference, experiments, probe
 from analyses.behaviours import OURS, select
 from analyses.corpora import Corpus
 from analyses.corpora.in_memory import of_ids, random_ids
-from analyses.execution.processes import all_of
 from analyses.execution.progress import FIRST_PAGE, WRITING
 from analyses.headlines.fact_examples import fact_examples
 from analyses.headlines.facts import Fact, ranked
@@ -110,35 +109,30 @@ def build(
             reasons = dict.fromkeys(str(result.left_out) for result in measured)
             names = {why: [each.behaviour.name for each in measured if each.left_out == why] for why in reasons}
             raise InputError("; ".join(f"{', '.join(group)}: {why}" for why, group in names.items()))
-        results = _with_rules(run, behaviour_sections.corrected(measured))
+        run.say("comparing with rules", 0)
+        results = behaviour_sections.with_rules(behaviour_sections.corrected(measured))
         complete = [result for result in results if not result.left_out]
         if not passages:
             measures = [measure for behaviour in group.values() for measure in behaviour.measures]
             passages = choose_passages(model, complete[0].corpus, measures)
-        page = partial(
-            _page, run, reader, sources, group, pairs, results, passages, _steps(training, passages, model), others
-        )
-        to_come = {"labels and the effects behind them": labels, "what probes read": probes}
-        to_come["experiments"] = with_experiments
-        if unfinished := ", ".join(name for name, wanted in to_come.items() if wanted):
+        steps = training_steps(training.folder, passages[0], model) if training and passages else None
+        page = partial(_page, run, reader, sources, group, pairs, results, passages, steps, others)
+        to_come = (labels, "labels and the effects behind them"), (probes, "what probes read")
+        if unfinished := ", ".join(name for wanted, name in (*to_come, (with_experiments, "experiments")) if wanted):
             run.show(replace(page(parts), unfinished=unfinished))
         with report_parts.explanations(reader, results, run) as explanations:
             labelled = _labelled(run, reader, group, results, exact=exact) if labels else None
             tables = behaviour_sections.tables(results)
-            tables |= (
-                {"labels": labelled.labels, "evidence": labelled.evidence, "sets": labelled.sets} if labelled else {}
-            )
-            facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             if labelled:
-                listed, why = (
-                    report_parts.labels(labelled, reader, group),
-                    report_parts.why(labelled, reader, results, run),
-                )
-                parts |= {"labels": listed, "why": why, "circuits": circuits(model, results, run)}
+                listed = report_parts.labels(labelled, reader, group)
+                parts |= {"labels": listed, "why": report_parts.why(labelled, reader, results, run)}
+                parts["circuits"], tables = circuits(model, results, run), tables | dict(listed.tables)
+            facts = {place: ranked(head_facts) for place, head_facts in facts_of(tables, group).items()}
             run.say("reading sentences", 0)
             texts_of = {each.behaviour.name: each.corpus for each in complete}
-            examples = fact_examples(model, texts_of, facts, group, tables, seed=run.seed)
-            parts["examples"] = Part(tables={"examples": examples})
+            parts["examples"] = Part(
+                tables={"examples": fact_examples(model, texts_of, facts, group, tables, seed=run.seed)}
+            )
             if coreference.BEHAVIOUR.name in group:
                 parts["scores"] = report_parts.scores(model, sources, run)
             if probes:
@@ -149,8 +143,7 @@ def build(
             parts["experiments"] = _experiments(run, model)
         return page(parts, facts)
 
-    write(out, measure, {name: model}, **record)
-    return Path(out)
+    return write(out, measure, {name: model}, **record)
 
 
 def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting: bool) -> list[str]:
@@ -207,16 +200,6 @@ def _training(training: TrainingRun, model: Model) -> Part:
     line = [("training", (doc.code(str(near)), f": {counted(training.looks, 'look')} at heads, {training.source}"))]
     tables = {"forming": curves, "when_formed": when_formed(curves)}
     return Part(definitions=line, tables=tables, facts={"training": record})
-
-
-def _steps(training: TrainingRun | None, passages: Sequence[Passage], model: Model) -> TrainingSteps | None:
-    return training_steps(training.folder, passages[0], model) if training and passages else None
-
-
-def _with_rules(run: Run, results: Sequence[Result]) -> list[Result]:
-    run.say("comparing with rules", 0)
-    rules = all_of([each.measured.followed for each in results if each.collected and each.collected.rules])
-    return behaviour_sections.with_rules(results, rules)
 
 
 def _page(

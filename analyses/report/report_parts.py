@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import partial
-from itertools import product
+from itertools import groupby, product
 from typing import Any
 
 import pandas as pd
@@ -30,7 +30,7 @@ from analyses.scoring.named_keys import END, FIRST, GROUPS
 from analyses.wording import plain_words
 from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, head_name, kinds
-from analyses.wording.plain_words import TEXTS, WORDS, worded
+from analyses.wording.plain_words import TEXTS, WORDS, listed, worded
 from interp import InputError, Model, Transformer
 
 _EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
@@ -72,7 +72,8 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
         scope = "all measured" if counts["measured"] == counts["cells"] else "screened"
         numbers = {name: number(each) for name, each in counts.items()}
         method.append(TEXTS[scope].format(behaviour=behaviour, **numbers))
-    blocks += [doc.caveat(f"{behaviour} not labelled: {why}.") for behaviour, why in labelled.left_out.items()]
+    by_reason = groupby(sorted(labelled.left_out, key=labelled.left_out.__getitem__), labelled.left_out.__getitem__)
+    blocks += [doc.caveat(f"Not labelled ({listed([*names])}): {why}.") for why, names in by_reason]
     blocks.append(doc.Details("How labels are made, and heads that are needed together", method))
     line = label_counts(single)
     return Part(
@@ -129,6 +130,8 @@ def label_counts(labels: pd.DataFrame) -> str:
     """How many labels there are, by evidence."""
     counts = {evidence: labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE}
     heads = len(labels[HEAD].drop_duplicates())
+    if not heads:
+        return TEXTS["no labels"]
     carry = f"{counted(heads, 'head')} {'carries' if heads == 1 else 'carry'}"
     numbers = {**{name: number(count) for name, count in counts.items()}, "both": counted(counts["both"], "label")}
     return TEXTS["labels short"].format(carry=carry, **numbers)

@@ -61,7 +61,7 @@ def write(
     command: str = "",
     progress: Say | None = None,
     cluster: Executor | None = None,
-) -> Page:
+) -> Path:
     """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
 
     Long work is cut into lots (`analyses.execution.lots`), which a `cluster` does, or processes of this machine. What
@@ -104,15 +104,14 @@ def write(
                 new.show()
                 say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
 
-        page = measure(Run(described, seed, say, show))
-        put(page)
+        put(measure(Run(described, seed, say, show)))
     if left := shards.others():
         say(
             f"{shards.folder} holds {left} shards that this run had no use for: of other settings, texts or versions\n",
             0,
         )
     shards.clear()
-    return page
+    return Path(out)
 
 
 @contextmanager
@@ -204,6 +203,7 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     ]
 
 
+_INSIDE = {"overview": ("flips", "bars")}  # what else a block's templates show
 _SCALE = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
 _PIXELS = 96 / 72  # a point
 
@@ -217,9 +217,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     """
     sections = _addressed(sections)
     blocks = list(_nested([*lead, *sections]))
-    kinds = list(dict.fromkeys(kind(block) for block in blocks))
-    kinds += ["flips"] if any(getattr(block, "flips", ()) for block in blocks) else []
-    kinds += ["bars"] if "overview" in kinds and "bars" not in kinds else []
+    kinds = dict.fromkeys(each for block in blocks for each in (kind(block), *_INSIDE.get(kind(block), ())))
     heads = {each for block in blocks for each in getattr(block, "ids", ())}
     defined = [each for each in blocks if isinstance(each, Definitions) and each.kind == "terms"]
     names = [term[0] for each in defined for term in each.terms if isinstance(term[0], str)]
@@ -234,13 +232,12 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     templates = environment({"analyses.report": "templates", "analyses.viewer": "."}, FILTERS | filters)
     templates.globals["images"] = {name: _image(svg) for name, svg in svgs.items()}
     assert templates.loader is not None
-    files = ["style.css", "page.js", *(f"{each}.{ending}" for each in kinds for ending in ("css", "js"))]
+    files = ["style.css", "shared.js", "page.js", *(f"{each}.{ending}" for each in kinds for ending in ("css", "js"))]
     present = templates.list_templates()
     sources = {name: templates.loader.get_source(templates, name)[0] for name in files if name in present}
-    style = "\n".join(source for name, source in sources.items() if name.endswith(".css"))
-    scripts = [source for name, source in sources.items() if name.endswith(".js")]
-    shell, safety = templates.get_template("shell.html.jinja"), policy([style], scripts)
-    return shell.render(title=title, lead=lead, sections=sections, policy=safety, style=style, scripts=scripts)
+    style, script = ("\n".join(sources[name] for name in sources if name.endswith(end)) for end in (".css", ".js"))
+    shell, safety = templates.get_template("shell.html.jinja"), policy(style, script)
+    return shell.render(title=title, lead=lead, sections=sections, policy=safety, style=style, script=script)
 
 
 def _image(svg: bytes) -> dict[str, str | int]:

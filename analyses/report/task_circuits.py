@@ -34,13 +34,14 @@ def circuits(model: Model, results: Sequence[Result], run: Run) -> Part:
             refused[task] = str(error)
     if not found and not refused:
         return Part()
-    lines = {task: f"{carried(tasks[task])}: {finding.sentence(each)}" for task, each in found.items()}
+    titles = {task: carried(name)[:1].upper() + carried(name)[1:] for task, name in tasks.items()}
+    lines = {task: f"{titles[task]}: {finding.sentence(each)}" for task, each in found.items()}
     blocks: list[doc.Block] = [texts["report"].format(pairs=max(_PAIRS.values())), doc.Bullets([*lines.values()])]
-    blocks += [doc.caveat(texts["refused"].format(carried(tasks[task]), why)) for task, why in refused.items()]
+    blocks += [doc.caveat(texts["refused"].format(titles[task], why)) for task, why in refused.items()]
     for number, (task, each) in enumerate(found.items()):
         drawn = finding.blocks(each, f"circuit_curve_{number}", with_rows=False)
         short = [(name, text) for name, text in finding.short(each).items() if name not in {"Circuit", "Areas"}]
-        blocks.append(doc.Details(carried(tasks[task]), [doc.Definitions(short), *drawn]))
+        blocks.append(doc.Details(titles[task], [doc.Definitions(short), *drawn]))
     tables: dict[str, Any] = {
         "circuit_edges": pd.concat([each.edges.loc[each.edges["in_circuit"]] for each in found.values()] or [_NONE]),
         "circuit_curve": pd.concat([each.curve for each in found.values()] or [_NONE]),

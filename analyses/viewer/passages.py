@@ -111,10 +111,14 @@ class Attention:
             "keys": None if heads.attention == "self" else self.keys,
         }
 
+    def shares(self, layer: int, head: int) -> UInt8[NDArray[np.uint8], "..."]:
+        """One head's shares in 255ths, of a causal stack only what each query sees."""
+        square = self.weights[layer, head]
+        return square[np.tril_indices(len(square))] if self.heads.causal else square
+
     def packed(self, layer: int, head: int) -> str:
         """One head's shares, deflated, as base64."""
-        square = self.weights[layer, head]
-        return deflated(square[np.tril_indices(len(square))] if self.heads.causal else square)
+        return deflated(self.shares(layer, head))
 
 
 class KeptPattern(NamedTuple):

@@ -1,17 +1,8 @@
 // Where does each token look? One section.viewer a time: point at a token or into the matrix, click to hold, choose a head.
-"use strict";
 (() => {
   const SAID = 0.1, MOST = 3; // of what a head looks at, what is said in words
   const LINED = 0.05; // and what has a line
   const PRONOUN = /^(he|him|his|himself|she|her|hers|herself)$/i;
-  const make = (tag, set = {}, ...inside) => {
-    const { role, label, ...rest } = set, made = Object.assign(document.createElement(tag), rest);
-    if (role) made.setAttribute("role", role);
-    if (label) made.setAttribute("aria-label", label);
-    made.append(...inside);
-    return made;
-  };
-  const percent = share => `${Math.round(share * 100)}%`;
   const plain = token => token.trim() || token.replaceAll("\n", "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣") || "␣";
   const listed = words => words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words.at(-1)}`;
   const STEPS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [1, 0], ArrowDown: [-1, 0] };
@@ -30,16 +21,17 @@
 
   // `pinned`: the place at which a second viewer stays, beside the one that it was pinned from.
   function view(root, pinned = null) {
-    const data = JSON.parse(root.querySelector("script[type='application/json']").textContent);
+    const data = dataOf(root);
     if (pinned) data.linked = data.heads = false;
     const called = new Map(data.called.map(([s, a, l, h, words, behaviour, asks, needed]) => [`${s} ${a} ${l}.${h}`, { words, behaviour, asks, needed }]));
     const box = name => root.querySelector(`.viewer-${name}`);
     const texts = box("texts"), says = box("says"), heads = box("heads"), kinds = box("kinds"), turn = box("turn"), next = box("next"), pin = box("pin"), square = box("square");
-    const wires = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const wires = svg("svg");
     // `side`: which tokens are picked, those that look ("queries") or those that are looked at ("keys")
     let passage = 0, kind = 0, layer = 0, head = 0, side = "queries", at = 0, held = new Set(), wanted = 0, untouched = true;
     let pointed = null, drawn = null; // the matrix's cell that is pointed at, and the head that it shows
     let patterns = new Map(), panels = {}, painted = {}, cells = new Map();
+    let past = pinned?.past ?? null; // the step of training at which the first passage is seen, where the page has a slider
 
     const kindsNow = () => data.passages[passage].attentions;
     const now = () => kindsNow()[kind];
@@ -50,18 +42,22 @@
     const titled = each => each.attention === "cross" ? "cross-attention" : each.stack;
     const named = (l, h) => `${data.several ? `${titled(now())} ` : ""}L${l}.H${h}`;
     const about = (l, h) => called.get(`${now().stack} ${now().attention} ${l}.${h}`);
-    const isKept = (l, h) => `${l}.${h}` in now().kept;
+    const stage = () => passage ? null : past;
+    const isKept = (l, h) => `${l}.${h}` in (stage() ?? now()).kept;
     const kindOf = ({ stack, attention }) => kindsNow().findIndex(each => each.attention === attention && (stack ?? each.stack) === each.stack);
-    const following = () => now().stack === kindsNow().at(-1).stack ? data.passages[passage].following : [];
+    const following = () => now().stack === kindsNow().at(-1).stack && !stage() ? data.passages[passage].following : [];
 
     // What is packed, once it is inflated; null until then, and for what was left out.
     function inflated(packed) {
       if (!packed || patterns.has(packed)) return patterns.get(packed) ?? null;
       patterns.set(packed, null);
-      const raw = new Blob([Uint8Array.from(atob(packed), sign => sign.charCodeAt(0))]).stream();
-      const whole = new Response(raw.pipeThrough(new DecompressionStream("deflate"))).arrayBuffer();
-      whole.then(found => { patterns.set(packed, new Uint8Array(found)); soon(); });
+      unpacked(packed).then(found => { patterns.set(packed, found); soon(); });
       return null;
+    }
+
+    function patternNow() {
+      const { step = 0, count = 1, kept } = stage() ?? now(), whole = inflated(kept[`${layer}.${head}`]);
+      return whole?.subarray(step * whole.length / count, (step + 1) * whole.length / count) ?? null;
     }
 
     function share(pattern, query, key) {
@@ -112,7 +108,7 @@
     const soon = () => { wanted ||= requestAnimationFrame(() => { wanted = 0; paint(); }); };
 
     function paint() {
-      const pattern = inflated(now().kept[`${layer}.${head}`]);
+      const pattern = patternNow();
       if (pattern && untouched && !held.size && side === "queries" && !crossing()) { at = telling(pattern); reach(); }
       if (pattern) untouched = false;
       const found = pattern && shares(pattern), panel = shown(other());
@@ -146,12 +142,9 @@
         panels[panel].forEach((button, each) => {
           const level = side === "queries" ? share(pattern, pick, each) : share(pattern, each, pick);
           if (level < LINED || button === panels[shown(side)][pick]) return;
-          const [x2, y2] = top(button), line = document.createElementNS(wires.namespaceURI, "path");
-          const lift = Math.min(y, y2) - Math.min(40, 10 + Math.abs(x - x2) / 8);
-          line.setAttribute("d", `M${x} ${y}C${x} ${lift} ${x2} ${lift} ${x2} ${y2}`);
-          line.setAttribute("stroke-width", 1 + 4 * level);
-          line.setAttribute("stroke-opacity", 0.3 + 0.7 * level);
-          lines.push(line);
+          const [x2, y2] = top(button), lift = Math.min(y, y2) - Math.min(40, 10 + Math.abs(x - x2) / 8);
+          const d = `M${x} ${y}C${x} ${lift} ${x2} ${lift} ${x2} ${y2}`;
+          lines.push(svg("path", { d, "stroke-width": 1 + 4 * level, "stroke-opacity": 0.3 + 0.7 * level }));
         });
       }
       wires.setAttribute("height", texts.scrollHeight);
@@ -182,7 +175,7 @@
         root.replaceWith(pair);
         pair.append(root, twin);
         twin.querySelector(".viewer-pin").textContent = "Unpin";
-        view(twin, { kind, layer, head, passage });
+        view(twin, { kind, layer, head, passage, past });
         tellPicks(twin);
       }
       pin.textContent = mate() ? "Unpin" : "Pin beside";
@@ -212,7 +205,7 @@
 
     function say(found, pattern) {
       const fact = about(layer, head), begins = named(layer, head);
-      const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}`;
+      const name = `${begins[0].toUpperCase()}${begins.slice(1)}${fact ? ` (${fact.words})` : ""}${stage() ? ` at step ${stage().name}` : ""}`;
       root.dataset.painted = pattern ? `${named(layer, head)} ${side} ${picks().join("+")}` : "";
       if (!pattern) { says.textContent = isKept(layer, head) ? "" : `${name} was left out, to keep this page small.`; return; }
       const quoted = each => `“${plain(each)}”`;
@@ -368,15 +361,15 @@
     }
 
     function follow(address) {
-      const [name, ...rest] = address.split("/"), found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)$/.exec(name);
+      const [name, ...rest] = address.split("/"), found = placeOf(name);
       const number = +(rest.map(part => /^p(\d+)$/.exec(part)).find(Boolean)?.[1] ?? 0), before = passage;
       if (!found || number >= data.passages.length) return false;
       passage = number;
-      const own = each => (each.attention === "cross" ? "cross" : each.stack) === found[1] || !found[1] && !data.several;
+      const own = each => (each.attention === "cross" ? "cross" : each.stack) === found.before || !found.before && !data.several;
       const which = kindsNow().findIndex(own);
       if (which < 0) { passage = before; return false; }
       kind = which;
-      aim(+found[2], +found[3]);
+      aim(found.layer, found.head);
       side = rest.includes("to") ? "keys" : "queries";
       begin();
       const tokensAsked = rest.find(part => /^\d+(\+\d+)*$/.test(part))?.split("+").map(Number) ?? [];
@@ -453,12 +446,6 @@
       currentTarget.setAttribute("aria-pressed", root.classList.toggle("lined"));
       soon();
     });
-    root.addEventListener("click", ({ target }) => { // of the legend: only heads of a behaviour, or those that are needed
-      const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
-      if (!only) return;
-      for (const each of root.querySelectorAll("[data-only]")) each.setAttribute("aria-pressed", each === only && on);
-      for (const cell of cells.values()) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
-    });
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { drawn = null; soon(); });
     root.addEventListener("keydown", event => {
       if (event.ctrlKey || event.metaKey || event.altKey || /^(SELECT|INPUT)$/.test(event.target.tagName)) return;
@@ -471,6 +458,12 @@
         const detail = { stack: now().stack, attention: now().attention, layer, head };
         document.dispatchEvent(new CustomEvent("interp:turned", { detail })); // a page about heads follows
       }
+    });
+    document.addEventListener("interp:step", ({ detail }) => {
+      const rewrite = !detail !== !past; // next words are known of the trained model alone
+      past = detail;
+      if (rewrite) write();
+      soon();
     });
     document.addEventListener("interp:head", event => {
       const which = kindOf(event.detail);

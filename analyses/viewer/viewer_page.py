@@ -5,7 +5,7 @@ Text is escaped, nothing is fetched, and no style or script but ours counts.
 
 import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -33,21 +33,19 @@ def environment(rooms: Mapping[str, str], filters: Mapping[str, Callable[..., An
     return templates
 
 
-def policy(styles: Iterable[str], scripts: Iterable[str]) -> str:
-    """A Content-Security-Policy under which nothing is fetched, and only these styles and scripts count.
+def policy(style: str, script: str) -> str:
+    """A Content-Security-Policy under which nothing is fetched, and only this style and this script count.
 
     Source: Content Security Policy Level 3 (W3C), whose hashes are of what stands between the tags.
     """
-    ours = []
-    for kind, sources in (("style", styles), ("script", scripts)):
-        digests = (base64.b64encode(sha256(each.encode()).digest()).decode() for each in sources)
-        ours.append(" ".join([f"{kind}-src", *(f"'sha256-{each}'" for each in digests)]))
-    return f"default-src 'none'; img-src data:; {'; '.join(ours)}; base-uri 'none'; form-action 'none'"
+    styles, scripts = (base64.b64encode(sha256(each.encode()).digest()).decode() for each in (style, script))
+    ours = f"style-src 'sha256-{styles}'; script-src 'sha256-{scripts}'"
+    return f"default-src 'none'; img-src data:; {ours}; base-uri 'none'; form-action 'none'"
 
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
-_THEME = _ROOM.parent / "report" / "templates" / "style.css"  # of every page
+_SHARED = _ROOM.parent / "report" / "templates"  # of every page
 _FRAME = 720  # pixels that a notebook's frame is high
 _TOKENS = 40  # of each side that are drawn
 _FAINTEST = 0.05  # of a head's attention that is drawn
@@ -56,11 +54,11 @@ _LETTERS = 18  # of a token beside the lines
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
     """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
-    script = (_ROOM / "viewer.js").read_text("utf-8")
-    style = "\n".join(path.read_text("utf-8") for path in (_THEME, _ROOM / "viewer.css"))
+    files = [[_SHARED / "shared.js", _ROOM / "viewer.js"], [_SHARED / "style.css", _ROOM / "viewer.css"]]
+    script, style = ("\n".join(path.read_text("utf-8") for path in group) for group in files)
     template = environment({"analyses.viewer": "."}, FILTERS).get_template("viewer_page.html.jinja")
     texts = {"title": title, "heading": title if heading else "", "lead": lead, "block": viewer}
-    return template.render(**texts, style=style, script=script, policy=policy([style], [script]))
+    return template.render(**texts, style=style, script=script, policy=policy(style, script))
 
 
 def frame(viewer: Viewer) -> str:

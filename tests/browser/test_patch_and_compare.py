@@ -1,14 +1,15 @@
-"""What `interp patch` and `interp compare` leave, in a browser: cells lead to attention, heads mark their matches."""
+"""What `interp patch`, `compare` and `suite` leave, in a browser: cells lead to attention, heads mark their matches."""
 
 import random
 
 import pytest
 from worded import table, worded
 
-from analyses import report
+from analyses import report, suites
 from analyses.corpora import Corpus
 from analyses.report import builders
 from interp import AnnotatedText
+from models import load
 from models.planted import Planted, offset, uniform
 
 WORDS = [f"w{number}" for number in range(40)]
@@ -36,8 +37,14 @@ def compared(tmp_path_factory):
     return report.compare(models, [corpus], tmp_path_factory.mktemp("compare"), behaviours=["position"]) / "report.html"
 
 
+@pytest.fixture(scope="module")
+def suited(tmp_path_factory):
+    suite, out = suites.builtin("agreement", pairs=6), tmp_path_factory.mktemp("suite") / "out"
+    return report.suite(load("textbook"), suite, out, name="textbook") / "report.html"
+
+
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-@pytest.mark.parametrize("name", ["patched", "compared"])
+@pytest.mark.parametrize("name", ["patched", "compared", "suited"])
 def test_nothing_goes_wrong(browse, request, name, width, dark):
     shown = browse(request.getfixturevalue(name), width=width, dark=dark)
     assert (shown.errors, shown.outside, shown.small()) == ([], [], [])

@@ -19,13 +19,17 @@ HOSTILE = [
 NAMES = ["L0.H2", "L0.H10", "L1.H1", *(f"L2.H{head}" for head in range(9))]
 VALUES = ["−0.200", "+0.100 (0.050 to 0.150)", "< 0.001", "1\u202f234", "–", "2", "3", "4", "5", "6", "7", "8"]
 CELLS = [[(layer, head) for head in range(3)] for layer in (1, 0)]  # layer 0 at the bottom
-ATLAS = "".join(f'<a data-head="L{la}.H{he}" href="#L{la}.H{he}">L{la}.H{he}</a> ' for row in CELLS for la, he in row)
+ATLAS = "".join(
+    f"<tr><th>L{row[0][0]}</th>"
+    + "".join(f'<td><a data-head="L{la}.H{he}" href="#L{la}.H{he}">L{la}.H{he}</a></td>' for la, he in row)
+    for row in CELLS
+)
 CARDS = "".join(
     f'<article class="card" id="L{layer}.H{head}"><h3>L{layer}.H{head}</h3></article>'
     for row in CELLS
     for layer, head in row
 )
-HEADS = f'<div class="atlas">{ATLAS}</div><div class="cards">{CARDS}</div></main>'
+HEADS = f'<table class="atlas">{ATLAS}</table><div class="cards">{CARDS}</div></main>'
 
 
 def drawing() -> Drawing:

@@ -90,6 +90,9 @@ def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
     colour = "each => getComputedStyle(each).backgroundColor"
     filled, outlined = (shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1"))
     assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # the wash of position; an edge alone
+    for left in (1, 6):  # pressed again, all come back
+        shown.page.click("[data-only=position]")
+        assert shown.page.locator(".viewer .head:visible").count() == left
 
 
 PIXELS = """each => { const { width, height } = each, context = each.getContext("2d");
@@ -143,15 +146,6 @@ def test_lines_lead_to_what_a_token_looks_at_and_two_heads_stand_side_by_side(br
     shown.page.click(".viewer-pair > :last-child .viewer-pin")
     assert (both.count(), shown.page.inner_text(".viewer-pin")) == (1, "Pin beside")
     assert not shown.errors
-
-
-def test_the_legend_leaves_only_heads_of_one_behaviour(browse, file):
-    shown = browse(file)
-    says(shown, "L1.H2")
-    for _ in range(2):
-        shown.page.click("[data-only=position]")
-        visible = [cell.get_attribute("data-place") for cell in shown.page.locator(".viewer .head:visible").all()]
-        assert ("1.2" in visible, len(visible)) == (True, 1 if _ == 0 else 6)
 
 
 def point(shown, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:

@@ -1,21 +1,7 @@
 // Heads are pressed, and answers flip: every set that can be pressed was measured, so nothing here is computed.
-"use strict";
 (() => {
-  const make = (tag, properties, ...inside) => {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...inside);
-    return made;
-  };
-  const svg = (tag, attributes) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    return made;
-  };
-  const percent = share => share > 0 && share < 0.005 ? "<1%" : `${Math.round(100 * share)}%`;
-
-  for (const root of document.querySelectorAll(".flip-task")) {
-    const { pairs, sets } = JSON.parse(root.querySelector("script").textContent);
-    const buttons = [...root.querySelectorAll("[data-flip]")], count = root.querySelector(".flip-count");
+  for (const root of all(".flip-task")) {
+    const { pairs, sets } = dataOf(root), buttons = all("[data-flip]", root), count = root.querySelector(".flip-count");
     const order = buttons.map(button => button.dataset.flip), pressed = new Set();
     const name = heads => order.filter(head => heads.has(head)).join("+");
     const cell = head => document.querySelector(`.atlas a[data-head="${head}"]`);
@@ -64,11 +50,11 @@
     change(order[0]);
   }
 
-  for (const pick of document.querySelectorAll(".flip-pick")) {
-    const tasks = [...pick.closest(".flip").querySelectorAll(".flip-task")];
+  for (const pick of all(".flip-pick")) {
+    const tasks = all(".flip-task", pick.closest(".flip"));
     pick.addEventListener("change", () => {
       tasks.forEach((task, index) => { task.hidden = index !== pick.selectedIndex; });
-      for (const cell of document.querySelectorAll(".atlas a.changed")) cell.classList.remove("changed");
+      for (const cell of all(".atlas a.changed")) cell.classList.remove("changed");
       tasks[pick.selectedIndex].dispatchEvent(new CustomEvent("interp:seen"));
     });
   }

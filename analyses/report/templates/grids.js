@@ -1,13 +1,12 @@
 // Maps: arrow keys go from cell to cell, the cell that is pointed at or has the focus is said in full, and what matches
 // it in other maps is marked. A link that turns the viewer to a head brings the viewer into sight.
-"use strict";
 (() => {
-  const cellsOf = where => [...where.querySelectorAll(".grid td > *")];
+  const cellsOf = where => all(".grid td > *", where);
 
   function say(grids, cell) {
     const says = grids.querySelector(".grids-says");
     says.textContent = cell?.querySelector(".clipped").textContent ?? "";
-    for (const each of grids.querySelectorAll(".marked")) each.classList.remove("marked", "best");
+    for (const each of all(".marked", grids)) each.classList.remove("marked", "best");
     const best = new Map();
     for (const id of cell?.dataset.marks?.split(" ") ?? []) {
       const match = document.getElementById(id), map = match.closest(".grid");
@@ -16,29 +15,23 @@
     }
   }
 
-  for (const grids of document.querySelectorAll(".grids")) {
+  for (const grids of all(".grids")) {
     const cellOf = event => event.target.closest?.(".grid td > *");
-    let held = [...grids.querySelectorAll("a")].find(each => each.hash === (location.hash || grids.dataset.start)) ?? null;
-    held?.setAttribute("aria-current", "true");
+    let held = all("a", grids).find(each => each.hash === (location.hash || grids.dataset.start)) ?? null;
+    if (held) mark(held, true);
     if (held && !location.hash) {
       try { history.replaceState(null, "", held.hash); } catch { /* a frame without an address */ } // the viewer reads it
     }
     for (const event of ["pointerover", "focusin"]) grids.addEventListener(event, it => say(grids, cellOf(it) ?? held));
     for (const event of ["pointerleave", "focusout"]) grids.addEventListener(event, () => say(grids, held));
-    for (const grid of grids.querySelectorAll(".grid")) {
-      const all = cellsOf(grid);
-      for (const each of all) each.tabIndex = -1;
-      const first = grid.querySelector("[aria-current]") ?? all.find(each => each.matches("a")) ?? all[0];
-      if (first) first.tabIndex = 0;
+    for (const grid of all(".grid", grids)) {
+      const cells = all("td > *", grid), first = cells.find(each => each === held) ?? cells.find(each => each.matches("a")) ?? cells[0];
+      for (const each of cells) each.tabIndex = each === first ? 0 : -1;
     }
     say(grids, held);
     grids.querySelector(".grids-says").classList.add("live");
     grids.addEventListener("keydown", event => {
-      const cell = cellOf(event), row = cell?.closest("tr"), place = cell?.closest("td").cellIndex;
-      const to = row && {
-        ArrowLeft: row.cells[place - 1], ArrowRight: row.cells[place + 1],
-        ArrowUp: row.previousElementSibling?.cells[place], ArrowDown: row.nextElementSibling?.cells[place],
-      }[event.key]?.querySelector("td > *");
+      const cell = cellOf(event), to = neighbour(cell, event.key);
       if (!to) return;
       event.preventDefault();
       cell.tabIndex = -1;
@@ -49,8 +42,7 @@
       const cell = cellOf(event), match = cell?.matches("a") && document.getElementById(cell.hash.slice(1));
       if (!cell?.matches("a")) return;
       held = cell;
-      for (const each of cellsOf(document)) each.removeAttribute("aria-current");
-      cell.setAttribute("aria-current", "true");
+      for (const each of cellsOf(document)) mark(each, each === cell);
       say(grids, cell);
       if (!match?.closest(".grid")) return;
       event.preventDefault(); // the match is marked, and the keyboard goes on from there
@@ -59,6 +51,6 @@
   }
 
   addEventListener("hashchange", () => {
-    if (/^#(\w+\.)?L\d+\.H\d+/.test(location.hash)) document.querySelector("section.viewer")?.scrollIntoView({ block: "nearest" });
+    if (placeOf(location.hash.slice(1))) document.querySelector("section.viewer")?.scrollIntoView({ block: "nearest" });
   });
 })();

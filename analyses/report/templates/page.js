@@ -1,24 +1,11 @@
 // What answers to the hand on every page: heads by their address and by arrow keys, tables that sort and filter.
-"use strict";
 (() => {
-  const all = (what, where = document) => [...where.querySelectorAll(what)];
-  const make = (tag, properties, ...inside) => {
-    const made = Object.assign(document.createElement(tag), properties);
-    made.append(...inside);
-    return made;
-  };
-
-  // Heads (L3.H4, encoder.L3.H4, cross.L3.H4) and their facts (L3.H4/induction). The event `interp:head` tells which.
-  const place = id => {
-    const found = /^(?:(\w+)\.)?L(\d+)\.H(\d+)(?:\/|$)/.exec(id);
-    return found && { before: found[1] || "", layer: +found[2], head: +found[3] };
-  };
+  // Heads and their facts by their addresses. The event `interp:head` tells which.
   const cards = all(".cards > .card"), cells = all(".atlas a[data-head]"), sheet = document.querySelector(".cards");
   const at = new Map(cells.map(cell => [cell.dataset.head, cell]));
-  const mark = (element, chosen) => { if (chosen) element.setAttribute("aria-current", "true"); else element.removeAttribute("aria-current"); };
 
   function show(id) {
-    const [head] = id.split("/"), { before, layer, head: number } = place(id);
+    const [head] = id.split("/"), { before, layer, head: number } = placeOf(id);
     for (const card of cards) {
       card.classList.toggle("shown", card.id === head);
       if (card.id !== head) continue;
@@ -35,16 +22,6 @@
     document.dispatchEvent(new CustomEvent("interp:head", { detail }));
   }
 
-  function step(id, key) {
-    const { before, layer, head } = place(id), name = (l, h) => `${before && before + "."}L${l}.H${h}`;
-    const row = cells.map(cell => place(cell.dataset.head)).filter(each => each.before === before && each.layer === layer);
-    return {
-      ArrowUp: name(layer + 1, head), ArrowDown: name(layer - 1, head),
-      ArrowLeft: name(layer, head - 1), ArrowRight: name(layer, head + 1),
-      Home: name(layer, 0), End: name(layer, row.length - 1),
-    }[key];
-  }
-
   // The viewer turned to another head by itself: its card follows.
   document.addEventListener("interp:turned", ({ detail: { stack, attention, layer, head } }) => {
     const name = `L${layer}.H${head}`, id = at.has(name) ? name : `${attention === "cross" ? "cross" : stack}.${name}`;
@@ -54,11 +31,11 @@
   });
 
   const asked = () => decodeURIComponent(location.hash.slice(1));
-  const isHead = id => place(id) && (at.has(id) || document.getElementById(id)?.closest(".cards"));
+  const isHead = id => placeOf(id) && (at.has(id) || document.getElementById(id)?.closest(".cards"));
   const flip = document.querySelector("details.flip");
   for (const atlas of all(".atlas")) {
     atlas.addEventListener("keydown", event => {
-      const cell = event.target.closest("a[data-head]"), to = cell && at.get(step(cell.dataset.head, event.key));
+      const to = neighbour(event.target.closest("a[data-head]"), event.key);
       if (!to) return;
       event.preventDefault();
       history.replaceState(null, "", "#" + to.dataset.head);
@@ -83,13 +60,6 @@
     event.preventDefault();
     history.pushState(null, "", "#" + link.dataset.fact);
     show(link.dataset.fact);
-  });
-  // The legend: only heads of a behaviour, or only those that are needed.
-  document.querySelector(".heads .legend")?.addEventListener("click", ({ target }) => {
-    const only = target.closest("[data-only]"), on = only?.getAttribute("aria-pressed") !== "true";
-    if (!only) return;
-    for (const each of all(".legend [data-only]")) each.setAttribute("aria-pressed", each === only && on);
-    for (const cell of cells) cell.classList.toggle("absent-here", on && !cell.classList.contains(only.dataset.only));
   });
   function reveal() {
     const { top } = sheet?.getBoundingClientRect() ?? { top: 0 };
@@ -150,10 +120,9 @@
       });
     }
     if (rows.length <= 10) continue;
-    const field = make("input", { type: "search", placeholder: "Filter rows" }), count = make("span");
-    const region = table.closest(".wide");
-    field.setAttribute("aria-label", `Filter rows: ${region?.getAttribute("aria-label") ?? ""}`);
-    count.setAttribute("role", "status");
+    const region = table.closest(".wide"), count = make("span", { role: "status" });
+    const label = `Filter rows: ${region?.getAttribute("aria-label") ?? ""}`;
+    const field = make("input", { type: "search", placeholder: "Filter rows", label });
     field.addEventListener("input", () => {
       const words = field.value.toLowerCase().split(/\s+/).filter(Boolean);
       for (const row of rows) row.hidden = !words.every(word => row.textContent.toLowerCase().includes(word));
@@ -166,7 +135,8 @@
   // Regions are stopped at by the tab key only while they have something to scroll.
   const reach = () => {
     for (const region of all(".wide[role=region]")) {
-      if (region.scrollWidth > region.clientWidth) region.tabIndex = 0; else region.removeAttribute("tabindex");
+      const scrolls = region.scrollWidth > region.clientWidth || region.scrollHeight > region.clientHeight + 1;
+      if (scrolls) region.tabIndex = 0; else region.removeAttribute("tabindex");
     }
   };
   addEventListener("resize", reach);

@@ -8,7 +8,7 @@ import pytest
 
 from analyses import corpora, report, runs
 from analyses.behaviours import OURS
-from analyses.headlines.facts import Tables, facts, rank, ranked, strongest
+from analyses.headlines.facts import Tables, facts, ranked, strongest
 from analyses.headlines.head_cards import Card, overview
 from analyses.report.scaffold import render
 from interp import AnnotatedText
@@ -53,9 +53,9 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
 
 def test_atlas_and_cards_say_what_the_tables_have(page):
     said = [
-        "L1.H0: ●induction; needed",
-        "L1.H1: □object to its verb; attention alone",
-        "L0.H0: ·nothing found",
+        "L1.H0: induction; needed",
+        "L1.H1: object to its verb; attention alone",
+        "L0.H0: –nothing found",
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%.",
         "False discovery rate 0.001 of attention, 0.400 of effect",
         "On average 0.050 nats a token (95%: 0.049 to 0.051).",
@@ -105,22 +105,13 @@ def test_what_had_to_be_beaten_stands_on_the_axis_of_the_head():
     assert dict(fact.axis.ticks) == {"0": 0.0, "100%": 1.0}
 
 
-def test_the_word_of_a_head_in_the_atlas_is_its_first_fact():
-    tables = hand_made()
-    cells = [cell for layer in overview(tables, OURS)[1].atlases[0].layers for cell in layer]
-    first = {place.named(prefix=False): min(each, key=rank) for place, each in facts(tables, OURS).items() if each}
-    assert {cell.name: cell.behaviour for cell in cells if cell.word} == {
-        name: fact.behaviour for name, fact in first.items()
-    }
-
-
 def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_as_if_the_head_looked_there():
     tables = hand_made()
     renamed = {"relation:obj:dependent->head": "rule:last VERB/AUX", "tag:NOUN->VERB": "rule:last NOUN/PROPN/PRON"}
     tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
     tables["labels"].loc[0, "evidence"] = "effect"
     page = shown(tables)
-    assert "L1.H1: □last noun, name or pronoun; attention alone" in page.text
+    assert "L1.H1: last noun, name or pronoun; attention alone" in page.text
     assert "was/were" in page.text
     said = "(induction) the model loses 0.05 nats a token, though its attention there does not stand out."
     assert f"Without what L1.H0 looks at there {said}" in page.text

@@ -371,9 +371,10 @@ class TestWhichRun:
         save(model, out / "steps" / "000100")
         assert self.known(out / "steps" / "000100", model) == (out, 1)
 
-    def test_the_default_has_its_own(self):
-        folder, n_looks = self.known("default", load("default"))
-        assert (folder.name, n_looks) == ("default", 68)
+    @pytest.mark.parametrize(("name", "n_looks"), [("default", 68), ("textbook", 9)])
+    def test_those_that_come_with_interp_have_their_own(self, name, n_looks):
+        folder, found = self.known(name, load(name))
+        assert (folder.name, found) == (name, n_looks)
         assert run_of_model("minilm", tiny.model("gpt2")) is None
 
     def test_one_that_is_damaged_or_of_other_heads_or_tells_of_none_is_passed_over(self, model, tmp_path):

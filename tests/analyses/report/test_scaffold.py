@@ -36,7 +36,7 @@ def page(**more) -> Page:
     inline = values.emphasis("two"), values.code("three"), values.soft(" four "), link("five", "here")
     blocks = [
         HOSTILE,
-        ["one, ", *inline],
+        ["one, ", *inline, values.page_link("default/report.html")],
         *(values.remark("soft"), values.caveat("beware")),
         values.Bullets([HOSTILE, values.joined(["x", bold("y")], "; ")]),
         Definitions([("term", "said", values.Bullets(["more"]))]),
@@ -85,10 +85,18 @@ def test_every_kind_of_value_is_on_the_page_escaped_and_nothing_is_from_outside(
     assert not {"link", "iframe"} & {tag for tag, _ in shown.tags}
     assert [tag for tag, _ in shown.tags].count("script") == 1
     assert unlisted(shown) == []
-    assert outside_addresses(shown) == []
+    assert outside_addresses(shown) == ["default/report.html"]
     assert shown.text.count(HOSTILE) == 9
     text = " ".join(shown.text.split())
-    for said in ("one, twothree four five", "soft beware", "x; y", "term said more", "Below", "Folded", "texts3"):
+    for said in (
+        "one, twothree four fivedefault/report.html",
+        "soft beware",
+        "x; y",
+        "term said more",
+        "Below",
+        "Folded",
+        "texts3",
+    ):
         assert said in text, said
     assert "nothing" not in text
     (image,) = [attrs for tag, attrs in shown.tags if tag == "img"]
@@ -106,27 +114,19 @@ def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp
         assert json.loads((out / "run.json").read_text())["unfinished"] == "effects"
         assert "Still being measured: effects." in page_of(out).text
         assert pd.read_csv(out / "tables/layers.csv").equals(TABLE)
-        return page()
-
-    write(out, measure, {}, progress=lambda stage, count: said.append(stage))
-    assert "unfinished" not in json.loads((out / "run.json").read_text())
-    assert "Still being measured" not in page_of(out).text
-    assert [stage for stage in said if stage.endswith("\n")] == [f"{out / 'report.html'} shows what is known already\n"]
-
-
-def test_the_record_says_how_long_each_stage_took(tmp_path):
-    told = []
-
-    def measure(run):
-        for stage in ("reading", "drawing", "the page is there\n", "reading"):
+        for stage in ("reading", "drawing", "reading"):
             run.say(stage, 0)
         return page()
 
-    write(tmp_path, measure, {}, progress=lambda stage, count: told.append(stage))
-    facts = json.loads((tmp_path / "run.json").read_text())
-    assert [*facts["stages"]] == ["starting", "reading", "drawing", "writing figures"]
+    write(out, measure, {}, progress=lambda stage, count: said.append(stage))
+    facts = json.loads((out / "run.json").read_text())
+    assert "unfinished" not in facts
+    assert "Still being measured" not in page_of(out).text
+    shown = f"{out / 'report.html'} shows what is known already\n"
+    assert said == ["writing a first page", shown, "reading", "drawing", "reading", "writing figures"]
+    # and how long each stage took
+    assert [*facts["stages"]] == ["starting", "writing a first page", "reading", "drawing", "writing figures"]
     assert facts["seconds"] == pytest.approx(sum(facts["stages"].values()), abs=0.3)
-    assert told == ["reading", "drawing", "the page is there\n", "reading", "writing figures"]
 
 
 def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_no_slips(tmp_path):
@@ -151,8 +151,3 @@ def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_n
 def test_a_page_leads_to_pages_below_it_alone(path):
     with pytest.raises(InputError, match="expected a page below the report's own directory"):
         values.page_link(path)
-
-
-def test_a_page_link_is_a_link(tmp_path):
-    write(tmp_path / "out", lambda run: page(lead=[("See ", values.page_link("default/report.html"))]), {})
-    assert '<a href="default/report.html">default/report.html</a>' in (tmp_path / "out" / "report.html").read_text()

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from analyses.viewer.pictures import averaged, picture
-from analyses.viewer.viewer_page import environment
 
 
 def covered(path: str) -> set[tuple[int, int]]:
@@ -38,19 +37,6 @@ def test_a_long_text_is_averaged_and_its_rows_still_add_up_to_one(n_queries, n_k
     np.testing.assert_allclose(small.sum(-1), 1)
     if n_queries == n_keys == 7:
         np.testing.assert_array_equal(small, pattern)
-
-
-def test_48_tokens_are_averaged_in_pairs():
     before = np.eye(48, k=-1)  # each looks one back, the first nowhere
     expected = np.eye(24) / 2 + np.eye(24, k=-1) / 2  # of a pair, the second looks inside it
     np.testing.assert_array_equal(averaged(before), expected)
-
-
-def test_a_picture_is_drawn_as_svg():
-    template = environment({"analyses.viewer": "."}, {}).from_string(
-        '{% from "picture.svg.jinja" import picture %}{{ picture(given) }}'
-    )
-    assert template.render(given=picture(np.array([[1.0, 0], [0.5, 0.5]]))).strip() == (
-        '<svg class="picture" viewBox="0 0 2 2" preserveAspectRatio="none" aria-hidden="true">'
-        '<path d="M0 1h2v1H0z" fill-opacity="0.65"/><path d="M0 0h1v1H0z" fill-opacity="1.0"/></svg>'
-    )

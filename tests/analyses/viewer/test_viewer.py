@@ -80,8 +80,10 @@ def test_next_tokens_are_those_of_the_pass_that_read_the_patterns():
         assert [token for token, _ in row] == [model.tokenizer.label(id) for id in ids]
         assert [percent for _, percent in row] == [round(100 * float(each)) for each in probabilities]
     assert data_of(viewer.page(Viewer((read,), {}), "?"))["passages"][0]["following"][0][0] == [*read.following[0][0]]
-    padded = run(model, ["Tim saw the dog", "He saw"], capture="*.pattern")
-    assert viewer.passage(padded, 1).following == viewer.read(model, "He saw").following
+    padded = viewer.passage(run(model, ["Tim saw the dog", "He saw"], capture="*.pattern"), 1)
+    alone = viewer.read(model, "He saw")  # padding is no part of a passage
+    assert (padded.following, padded.attentions[0].queries) == (alone.following, alone.attentions[0].queries)
+    np.testing.assert_array_equal(padded.attentions[0].weights, alone.attentions[0].weights)
     stopped = run(model, "Tim saw", until="*.pattern")
     masked = run(tiny.model("bert"), tiny.token_ids(1, 7), capture="*.pattern")
     for silent, why in ((stopped, "the run has no logits"), (masked, "this model reads both ways")):
@@ -106,14 +108,6 @@ def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
     assert viewer.head_named(model, "cross.L1.H3") == ("decoder", "cross", 1, 3)
     with pytest.raises(InputError, match=r"no head 'cross.L2.H0'.*encoder.L0.H0 to encoder.L1.H2"):
         viewer.head_named(model, "cross.L2.H0")
-
-
-def test_padding_is_no_part_of_a_passage():
-    model = worded()
-    padded = viewer.passage(run(model, ["Tim saw the dog", "He saw"], capture="*.pattern"), 1).attentions[0]
-    plain = viewer.read(model, "He saw").attentions[0]
-    assert padded.queries == plain.queries
-    np.testing.assert_array_equal(padded.weights, plain.weights)
 
 
 def planted() -> Passage:
@@ -294,9 +288,7 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
     beyond_context = sentences(9)  # its first seven sentences are 56 words
     assert lengths(choose_passages(model, [too_short, sentences(1, "saw " * 61), beyond_context])) == []
     assert lengths(choose_passages(model, [too_short, sentences(3), sentences(1), sentences(2)])) == [24, 8]
-
-
-def test_texts_with_more_pronouns_come_first():
+    # those with more pronouns come first
     rests = "the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog"
     bare, some, more = (sentences(1, f"Tim saw {rest}") for rest in rests)
     shown = choose_passages(worded("his"), [bare, some, more])
