@@ -30,7 +30,7 @@ class Outcome:
     table: pd.DataFrame
     used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts by where they come from
     left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
-    refused: Mapping[str, str] = field(default_factory=dict)  # sources of which nothing is said, and why
+    refused: Mapping[str, str] = field(default_factory=dict)  # sources without a result, and why
     contrast: Mapping[str, float] | None = None  # of distances: the last layer's less the first's, with its interval
 
     def __post_init__(self):
@@ -49,7 +49,7 @@ class Outcome:
 
 def refusals(refused: Mapping[str, str]) -> list[str]:
     """A sentence for each source that was refused."""
-    return [f"Nothing is said {_ON[source]}: {why}." for source, why in refused.items()]
+    return [f"No result {_ON[source]}: {why}." for source, why in refused.items()]
 
 
 @dataclass(frozen=True)

@@ -268,7 +268,7 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
         number = f"{mean:.3g}".replace("-", "−")
         return (
             f"the whole effect is {number} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
-            "too little for a share of it to mean anything"
+            "too small for shares of it to mean anything"
         )
     return None
 

@@ -16,6 +16,7 @@ import tiny
 import typer
 from commands import command, refusal
 
+from analyses.cli import COLUMNS
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.cli.command_frame import COMMANDS as DECLARED
@@ -214,7 +215,9 @@ def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_
     for given in ("trained", "DIRECTORY", "FOLDER"):
         Path(given).mkdir()
     COMMANDS[name].main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= COLUMNS
+    shown = " ".join(shown.replace(" \\\n", " ").split())
     assert {"--quiet", "--json"} <= {*shown.split()}
     for line in DECLARED[name]["examples"]:
         assert " ".join(line.split()) in shown

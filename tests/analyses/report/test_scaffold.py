@@ -111,7 +111,7 @@ def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp
     write(out, measure, {}, progress=lambda stage, count: said.append(stage))
     assert "unfinished" not in json.loads((out / "run.json").read_text())
     assert "Still being measured" not in page_of(out).text
-    assert [stage for stage in said if stage.endswith("\n")] == [f"{out / 'report.html'} shows what is known already\n"]
+    assert [stage for stage in said if stage.endswith("\n")] == [f"{out / 'report.html'} shows the first results\n"]
 
 
 def test_the_record_says_how_long_each_stage_took(tmp_path):
