@@ -11,6 +11,7 @@ from analyses.cli.command_frame import COMMANDS, command_lines
 from analyses.runs import RunFolder
 from analyses.wording.head_names import Place
 
+_TEXTS = "clean", "source", "target"  # of a pair
 _HEAD = re.compile(r"\b(\w+\.)?L\d+\.H\d+\b")
 
 
@@ -42,31 +43,30 @@ def next_commands(name: str, model: str, run: RunFolder, sentences: Iterable[str
 
 def _strongest(run: RunFolder) -> str | None:
     """The head with the largest effect of a patching run; None where no heads were patched."""
-    cells = run.table("cells") if "cells" in run.tables else pd.DataFrame()
-    if "head" not in cells or not cells["head"].notna().any():
+    cells: Any = run.table("cells") if "cells" in run.tables else pd.DataFrame()
+    cells = cells.dropna(subset=["head"]) if "head" in cells else cells[:0]
+    if cells.empty:
         return None
-    cells = cells.loc[cells["head"].notna() & (cells["metric"] == cells["metric"].iloc[0])]
-    place = Place.from_row(cells.loc[cells["effect"].abs().idxmax()].to_dict())
+    first = cells.loc[cells["metric"] == cells["metric"].iloc[0]]
+    place = Place.from_row(first.loc[first["effect"].abs().idxmax()].to_dict())
     return place.named(prefix=len(run.facts["model"]["stacks"]) > 1)
 
 
 def _view(pair: dict[Any, Any]) -> list[str]:
-    """What shows the clean prompt; nothing where prompts are token ids."""
-    if not isinstance(pair.get("clean"), str):
+    """What shows the clean prompt, and the other text of an encoder-decoder; nothing where prompts are token ids."""
+    clean, source, target = (text if isinstance(text := pair.get(name), str) else "" for name in _TEXTS)
+    if not clean:
         return []
-    if isinstance(pair.get("source"), str):
-        return ["view", pair["source"], "--target", pair["clean"]]
-    target = pair.get("target")
-    return ["view", pair["clean"], *(["--target", target] if isinstance(target, str) else [])]
+    return ["view", source, "--target", clean] if source else ["view", clean, *(["--target", target] if target else [])]
 
 
 def _patch(pair: dict[Any, Any], with_model: Sequence[str]) -> list[str]:
     """What patches a circuit's first pair."""
-    texts = {name: pair.get(name) for name in ("clean", "corrupt", "answer", "wrong")}
-    if not all(isinstance(text, str) for text in texts.values()):
+    texts = {name: str(pair.get(name, "")) for name in ("clean", "corrupt", "answer", "wrong")}
+    if not isinstance(pair.get("clean"), str) or not all(texts.values()):
         return []
-    are_words = all(str(texts[name]).startswith(" ") for name in ("answer", "wrong"))
-    options = [word for name, text in texts.items() for word in (f"--{name}", str(text).strip() if are_words else text)]
+    are_words = texts["answer"].startswith(" ") and texts["wrong"].startswith(" ")
+    options = [word for name, text in texts.items() for word in (f"--{name}", text.strip() if are_words else text)]
     return ["patch", *options, *([] if are_words else ["--as-typed"]), *with_model, "--by-position"]
 
 

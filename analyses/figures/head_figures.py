@@ -233,7 +233,7 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     row = _GAP + len(styles) * _ROW
     options: Any = {"looks": styles, "row": row, "step": _ROW / row, "highest": np.inf}
     if "width" in page:  # of a paper: many models leave no room for the names of heads
-        options["highest"], height = style.HIGHEST, 1 + row * rows["title"].nunique()
+        options["highest"], height = style.HIGHEST, 1 + row * len({*rows["title"]})
         if 72 * _ROW * style.HIGHEST / height < 0.75 * sized(8):
             rows["note"] = ""
     figure = draw("compared_gains", rows, page, {"reference": reference}, **options)

@@ -195,7 +195,7 @@ def panels(
     if borrowed := _borrowed(options, count):
         return borrowed
     width = options.get("width", width or min(WIDTH, 1.5 + 3.75 * min(count, columns)))
-    columns = min(count, fitting(columns, width))
+    columns = max(1, min(count, columns, int(width / sized(_LEAST))))
     rows = -(-count // columns)
     columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
     heights = np.broadcast_to(np.asarray(height, dtype=float), count)
@@ -204,15 +204,10 @@ def panels(
     high = np.array([max(heights[row * columns : (row + 1) * columns]) for row in range(rows)])
     high = np.maximum(high * min(1.0, (highest - key) / high.sum()), high.clip(max=_LOWEST))
     figure = begin(question, float(high.sum()) + key, width, options, least=least)
-    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high).flat)
+    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high.tolist()).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
-
-
-def fitting(columns: int, width: int | float) -> int:
-    """How many panels stand side by side in so many inches, of at most `columns`."""
-    return max(1, min(columns, int(width / sized(_LEAST))))
 
 
 def _check(options: Mapping[str, Any]) -> None:

@@ -198,6 +198,20 @@ def test_what_is_wrong_is_said_quietly_too(line, given, capsys):
     assert (code, said, wrong.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("models", "name"),
+    [
+        ((), "tales:100:1"),
+        (("default",), "tales:100:1"),
+        (("textbook",), "new-sentences:200:1"),
+        (("textbook", "default"), "tales:100:1"),
+    ],
+)
+def test_the_textbook_model_reads_what_it_is_tested_on(models, name):
+    assert [each.name for each in frame.corpora(None, *models)] == [name]
+    assert [each.name for each in frame.corpora(["stories:3"], *models)] == ["stories:3:1"]
+
+
 # Examples and completion.
 
 

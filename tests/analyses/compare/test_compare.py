@@ -206,7 +206,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(met, tmp_path):
 @pytest.mark.parametrize(
     ("others", "read", "behaviours", "says"),
     [
-        ({}, "texts", None, "at least two models to compare, got 1: one"),
+        ({}, "texts", None, "at least two models to compare, the reference first; got 1: one"),
         ({"two": "copying"}, "texts", ["colour"], "no behaviour colour"),
         ({"two": "mute"}, "texts", ["position", "coreference"], "two has no tokenizer, and coreference is about words"),
         ({"two": "both"}, "texts", None, r"one stack to compare, but two has an encoder .*: .*`interp report`"),
