@@ -180,7 +180,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     cells, facts, shown = patched(*asked)
     strongest = figures.cell_name(cells.loc[cells["effect"].abs().idxmax()].to_dict())
     printed = facts["printed"].replace(" \\\n        ", " ").splitlines()
-    assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
+    assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json and tables/"
     assert printed[-3].startswith("open file:///")
     assert printed[-2] == f"next: interp view 'Tim saw' --head {strongest}"  # what was run, and not a sentence of ours
     assert printed[-1] == f"      interp patch {' '.join(asked)} --by-position"
