@@ -10,8 +10,8 @@ from typing import Any, cast
 
 import typer
 
-from analyses.cli import commands
-from analyses.cli.command_frame import COMMANDS, USAGE, as_command, command_lines
+from analyses.cli import command_lines, commands
+from analyses.cli.command_frame import COMMANDS, USAGE, as_command
 
 # the parent of all wrong options, which typer does not export
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])

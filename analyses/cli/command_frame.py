@@ -178,25 +178,9 @@ def _leave(
     written = folded(f"wrote {folder / 'report.html'}{note}", f"beside it {beside}")
     facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
     link = f"open {(folder / 'report.html').resolve().as_uri()}"
-    ending = [*map(filled, sentences), written, link, *next_commands(name, model, run, sentences)]
+    about = None if "model" in COMMANDS[name].get("without", ()) else model
+    ending = [*map(filled, sentences), written, link, *next_commands(name, about, run, sentences)]
     tell(lambda: ending, lambda: facts, quiet=quiet, json=json)
-
-
-def command_lines(words: Sequence[str], indent: int = 2) -> str:
-    """A command for a shell in lines of a terminal, which end in a backslash; an option stays with its value."""
-    parts: list[str] = []
-    for word in words:
-        if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):
-            parts[-1] += f" {shlex.quote(word)}"
-        else:
-            parts.append(shlex.quote(word))
-    lines = parts[:1]
-    for part in parts[1:]:
-        if len(lines[-1]) + len(part) + indent + 3 > COLUMNS:
-            lines.append(f"  {part}")
-        else:
-            lines[-1] += f" {part}"
-    return f" \\\n{' ' * indent}".join(lines)
 
 
 def tell(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from analyses.cli.command_frame import COMMANDS, command_lines
+from analyses.cli import command_lines
 from analyses.runs import RunFolder
 from analyses.wording.head_names import Place
 
@@ -15,9 +15,9 @@ _TEXTS = "clean", "source", "target"  # of a pair
 _HEAD = re.compile(r"\b(\w+\.)?L\d+\.H\d+\b")
 
 
-def next_commands(name: str, model: str, run: RunFolder, sentences: Iterable[str]) -> list[str]:
-    """Up to two commands that follow the command `name`, whose --model was `model`."""
-    folder, with_model = str(run.folder), ["--model", model] if model != "default" else []
+def next_commands(name: str, model: str | None, run: RunFolder, sentences: Iterable[str]) -> list[str]:
+    """Up to two commands that follow the command `name`, whose --model was `model` (None: it has none)."""
+    folder, with_model = str(run.folder), ["--model", str(model)] if model not in {None, "default"} else []
     width = ["--width", "6.9"] if name == "compare" else []
     commands = [["figures", folder, *width]] if any(file.startswith("figures/") for file in run.facts["files"]) else []
     head = _HEAD.search(" ".join([run.facts.get("first_head") or "", *sentences]))
@@ -35,7 +35,7 @@ def next_commands(name: str, model: str, run: RunFolder, sentences: Iterable[str
         else:
             again = ["inspect", folder, strongest] if strongest else []
         commands = [command for command in (view, again) if command] or commands
-    elif "model" not in COMMANDS[name].get("without", ()):
+    elif model:
         commands.append(["view", "A sentence of your own.", *with_model])
     lines = [command_lines(["interp", *command], 6) for command in commands]
     return [f"{'      ' if number else 'next: '}{line}" for number, line in enumerate(lines)]
