@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from typing import Any, cast
 
 import typer
 
-from analyses.cli import commands
+from analyses.cli import command_lines, commands
 from analyses.cli.command_frame import COMMANDS, USAGE, as_command
 
 # the parent of all wrong options, which typer does not export
@@ -19,6 +20,7 @@ app = typer.Typer(
     name="interp",
     help="What does each attention head of a transformer do, and how sure are we?",
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its boxes leave 20 columns for a text
 )
 
 _BODIES = {
@@ -39,7 +41,8 @@ _BODIES = {
     **{"train": commands.train, "generate": commands.generate, "models": commands.models},
 }
 for _name, _body in _BODIES.items():
-    _examples = "\n\n".join(["Examples:", *COMMANDS[_name]["examples"]])
+    _examples = [f"  {command_lines(shlex.split(example), 4)}" for example in COMMANDS[_name]["examples"]]
+    _examples = "\n".join(["\b", "Examples:", *_examples])
     app.command(_name, help=COMMANDS[_name]["help"], epilog=_examples)(as_command(_name, _body))
 
 

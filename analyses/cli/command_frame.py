@@ -7,7 +7,6 @@ Only what parses options is imported at once; a command brings in the rest when 
 # ruff: noqa: PLC0415
 
 import inspect
-import re
 import shlex
 import signal
 import sys
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     import interp
     from analyses.corpora import Corpus
     from analyses.execution.progress import Announcer
-    from analyses.runs import RunFolder
 
 
 # What can be typed for an option: each value is its name in small letters.
@@ -56,6 +54,7 @@ _DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_t
 COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
 """By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
 _TESTED_ON = "new-sentences:200"
+_METAVARS: Mapping[type, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
 USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
 
 
@@ -71,6 +70,9 @@ def _declared(parameter: inspect.Parameter, flags: Sequence[str] = (), **options
     kind, many, default = _TYPES[options.pop("type", "text")], options.pop("many", False), options.pop("default", None)
     is_option = parameter.kind is parameter.KEYWORD_ONLY
     is_required = default is None and not is_option
+    if "metavar" not in options and kind is not bool:
+        choices = "|".join(kind) if issubclass(kind, StrEnum) else _METAVARS[kind]
+        options["metavar"] = choices if is_option else parameter.name.upper() + "..." * many
     if completes := options.pop("completes", ()):
         options["autocompletion"] = completing(*completes)
     if kind is Path:
@@ -159,8 +161,10 @@ def _leave(
     """Call `body`, and say what it returned, or a report's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
+    from analyses.cli.next_commands import next_commands
     from analyses.execution.cluster import connected
     from analyses.execution.output import unused
+    from analyses.wording.plain_words import listed
 
     with (
         progressing(silent=quiet, as_json=log_json) as progress,
@@ -173,20 +177,13 @@ def _leave(
     run = runs.read(folder)
     sentences = (*(first or ()), *inspection.summary(run))
     note = "" if out or folder == Path(name) else f" ({name} was there already)"
-    written = folded(f"wrote {folder / 'report.html'}{note}", "beside it run.json, tables/ and figures/")
+    beside = listed(["run.json", *(f"{each}/" for each in ("tables", "figures") if (folder / each).is_dir())])
+    written = folded(f"wrote {folder / 'report.html'}{note}", f"beside it {beside}")
     facts = {"out": str(folder), "report": str(folder / "report.html"), "said": sentences}
     link = f"open {(folder / 'report.html').resolve().as_uri()}"
-    ending = [*map(filled, sentences), written, link, *_next_commands(run, sentences)]
+    about = None if "model" in COMMANDS[name].get("without", ()) else model
+    ending = [*map(filled, sentences), written, link, *next_commands(name, about, run, sentences)]
     tell(lambda: ending, lambda: facts, quiet=quiet, json=json)
-
-
-def _next_commands(run: "RunFolder", sentences: Iterable[str]) -> list[str]:
-    """Two commands to go on with: of a report, about the head that it shows first."""
-    shown = [run.facts.get("first_head") or "", *sentences]
-    folder, head = shlex.quote(str(run.folder)), re.search(r"\b(\w+\.)?L\d+\.H\d+\b", " ".join(shown))
-    if head is None or "heads" not in run.tables:
-        return [f"next: interp figures {folder}", "      interp view 'A sentence of your own.'"]
-    return [f"next: interp inspect {folder} {head[0]}", f"      interp card {folder} {head[0]}"]
 
 
 def tell(

@@ -148,11 +148,11 @@ def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
     """What a run could not ask, or asked of other text than was given: a sentence each."""
     if generated := record.get("on_generated_text"):
         names = ", ".join(OURS[name].title.lower() if name in OURS else name for name in generated)
-        yield f"Measured on generated tales, as the text that was given is not annotated for it: {names}."
+        yield f"Measured on generated tales, because the given text lacks the annotation: {names}."
     not_asked: Mapping[str, str] = record.get("not_asked") or {}
     for why in dict.fromkeys(not_asked.values()):
         titles = "; ".join(_title(name) for name, each in not_asked.items() if each == why)
-        yield f"Experiments left out: {titles}: {why}."
+        yield f"Experiments not run: {titles} ({why})."
     for name, outcome in (record.get("experiments") or {}).items():
         if remark := " ".join(refusals(outcome.get("refused") or {})):
             yield f"{_title(name)}: {remark[:1].lower()}{remark[1:]}"

@@ -139,10 +139,10 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
         group = [row for row in clear if (row["difference"] < 0) == (way == "less")]
         names = [f"{worded(row['measure'], _WORDS).short} {number(row['difference'], sign=True)}" for row in group]
         listing = ", ".join([*names[:_NAMES], *(["…"] if len(names) > _NAMES else [])])
-        parts += [f"gains clearly {way} in {len(names)} ({listing})"] if names else []
+        parts += [f"gains clearly {way} on {len(names)} ({listing})"] if names else []
     if len(rows) > len(clear):
-        parts.append(f"differs by less than {NOTABLE}, or by no more than chance explains, in {len(rows) - len(clear)}")
-    return f"Of {counted(len(rows), 'measure')} that heads of either show, its best head {'; '.join(parts)}."
+        parts.append(f"differs by less than {NOTABLE}, or no more than by chance, on {len(rows) - len(clear)}")
+    return f"Of {counted(len(rows), 'measure')} that heads of either model show, its best head {' and '.join(parts)}."
 
 
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -25,6 +25,7 @@ from analyses.measures.head_tables import HEAD_COLUMNS, Collected, Scored, stric
 from analyses.reading.inputs import by_ids
 from analyses.reading.windows import Reading
 from analyses.scoring.collectors import collect_in_lots, refuse_unread
+from analyses.wording.head_names import Place
 from interp import InputError, Model
 from interp.display import listed
 from interp.errors import whole_number
@@ -80,11 +81,6 @@ class Comparison:
 
 def names(arguments: Sequence[str]) -> list[str]:
     """What to call models that were named so on the command line: a directory by its last part, duplicates numbered."""
-    if len(arguments) < 2:
-        raise InputError(
-            f"expected at least two models to compare, got {len(arguments)}: {' '.join(arguments) or 'none'}; "
-            "give directories, `default`, `minilm` or hub names, the reference first"
-        )
     names: list[str] = []
     for argument in arguments:
         name = (Path(argument).resolve().name if Path(argument).is_dir() else "") or argument
@@ -146,7 +142,8 @@ def compare(
 
 def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> None:
     if len(models) < 2:
-        raise InputError(f"expected at least two models to compare, got {len(models)}: {', '.join(models) or 'none'}")
+        got = f"{len(models)}: {', '.join(models) or 'none'}"
+        raise InputError(f"expected at least two models to compare, the reference first; got {got}")
     if unknown := set(behaviours or ()) - set(OURS):
         raise InputError(f"no behaviour {', '.join(sorted(unknown))}: expected some of {', '.join(OURS)}")
     for name, model in models.items():
@@ -236,13 +233,7 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> Iterator
         if not n[index][column]:
             continue
         layer, head = divmod(index, heads.n_heads)
-        columns = {
-            "stack": heads.stack,
-            "attention": heads.attention,
-            "layer": layer,
-            "head": head,
-            "n": n[index][column],
-        }
+        columns = Place(heads.stack, heads.attention, layer, head)._asdict() | {"n": n[index][column]}
         columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column], "unit": measure.unit}
         value = np.stack([scores[:, index, column], weights[:, index, column]])
         is_read = value[1] != 0  # a baseline that is a number is there in groups that were not

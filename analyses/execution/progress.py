@@ -180,7 +180,8 @@ def _words(record: Mapping[str, Any]) -> list[str]:
     words += [record["stage"], *([f"{done:,}" + ("" if total is None else f" of {total:,}")] if done or total else [])]
     if rate is not None:
         words.append(f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute")
-    words.append(f"{timedelta(seconds=int(record['seconds']))} passed")
+    if record["seconds"] >= 1:
+        words.append(f"{timedelta(seconds=int(record['seconds']))} passed")
     words += [] if left is None else [f"{timedelta(seconds=int(left))} left"]
     return [*words, f"{most:,} MB"] if most else words
 

@@ -48,8 +48,8 @@ class Outcome:
 
 
 def refusals(refused: Mapping[str, str]) -> list[str]:
-    """A sentence for each source without results."""
-    return [f"Nothing is said {_ON[source]}: {why}." for source, why in refused.items()]
+    """A sentence for each source that was refused."""
+    return [f"No result {_ON[source]}: {why}." for source, why in refused.items()]
 
 
 @dataclass(frozen=True)

@@ -208,11 +208,19 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     `table` has rows of `tables/compare`, in the order in which measures and models are drawn.
     """
     rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
-    styles, reference = _marks(rows["model"]), str(rows["reference"].iloc[0])
+    reference = str(rows["reference"].iloc[0])
+    labels = {model: _short(model, 36) for model in rows["model"].unique()}
+    if len({*labels.values()}) < len(labels):  # they differ in what was cut
+        labels = {model: f"{number}. {label}" for number, (model, label) in enumerate(labels.items(), 1)}
+    looks = zip(cycle(MARKS), cycle(zip(_MARKERS, _LINES, strict=True)))
+    styles = {
+        label: {"color": look["color"], "marker": marker, "ls": line}
+        for label, (look, (marker, line)) in zip(labels.values(), looks, strict=False)
+    }
     rows = rows.assign(
         unit=np.where(rows["measure"].str.startswith("tag:"), "lift", "share"),  # lifts have a scale of their own
         title=[measure_name(measure) for measure in rows["measure"]],
-        model=[_short(model, 36) for model in rows["model"]],
+        model=rows["model"].map(labels),
         note=[head_name(row["layer"], row["head"]) for row in rows.to_dict("records")],
     )
     bounds = {"gain": ("ci_low", "ci_high"), "difference": ("difference_low", "difference_high")}
@@ -220,9 +228,14 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
         rows.assign(value=rows[side], low=rows[low], high=rows[high]) for side, (low, high) in bounds.items()
     )
     gains["side"] = "gain over the baseline"
-    differences = differences.assign(side=f"gain less {_short(reference, 20)}’s", note="")
+    differences = differences.assign(side=f"gain minus {_short(reference, 16)}’s", note="")
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
-    options: Any = {"looks": styles, "row": _GAP + len(styles) * _ROW, "step": _ROW / (_GAP + len(styles) * _ROW)}
+    row = _GAP + len(styles) * _ROW
+    options: Any = {"looks": styles, "row": row, "step": _ROW / row, "highest": np.inf}
+    if "width" in page:  # of a paper: many models leave no room for the names of heads
+        options["highest"], height = style.HIGHEST, 1 + row * len({*rows["title"]})
+        if 72 * _ROW * style.HIGHEST / height < 0.75 * sized(8):
+            rows["note"] = ""
     figure = draw("compared_gains", rows, page, {"reference": reference}, **options)
     axes = style.drawn_axes(figure, page.get("ax"))
     for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale a unit
@@ -230,15 +243,6 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
         right.sharex(left)
         left.set_xlim(min(low), max(high))
     return figure
-
-
-def _marks(models: pd.Series) -> dict[str, dict[str, Any]]:
-    """Of each model the ink, the marker and the line; the first is the reference."""
-    styles = zip(cycle(MARKS), cycle(zip(_MARKERS, _LINES, strict=True)))
-    return {
-        _short(str(model), 36): {"color": look["color"], "marker": marker, "ls": line}
-        for model, (look, (marker, line)) in zip(dict.fromkeys(models), styles, strict=False)
-    }
 
 
 def _short(name: str, longest: int) -> str:

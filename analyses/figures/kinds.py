@@ -95,6 +95,7 @@ class Plot(ABC):
     key: float = 0.5  # of what panels share
     width: float | None = None  # where the page asks for none
     least: float = 0.0  # that the panels need across
+    highest: float = style.HIGHEST  # of the figure: higher panels shrink
     square: bool = False  # whether panels are as high as wide
     rules: Sequence[Mapping[str, Any]] = ()  # lines at `x` or `y`, with options of Matplotlib
     entries: int = 4  # of the legend side by side, at most
@@ -110,8 +111,9 @@ class Plot(ABC):
         marks = self._marks(table)
         groups = [(str(panel), rows) for panel, rows in marks.groupby("panel", sort=False)]
         heights = [self.height + self.row * self._rows(rows) for _, rows in groups]
-        room: Any = {"columns": self.columns, "key": self.key, "square": self.square, "width": self.width}
-        figure, axes = style.panels(self.question, len(groups), height=heights, least=self.least, options=page, **room)
+        names = "columns", "key", "square", "width", "least", "highest"
+        room: Any = {name: getattr(self, name) for name in names}
+        figure, axes = style.panels(self.question, len(groups), height=heights, options=page, **room)
         for ax, (panel, rows) in zip(axes, groups, strict=True):
             self._draw_panel(ax, rows, marks)
             for rule in self.rules:

@@ -183,35 +183,31 @@ def panels(
     square: bool = False,
     width: float | None = None,
     least: float = 0.0,
+    highest: float = HIGHEST,
     options: Page | None = None,
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
-    A narrow page has fewer columns, and panels that are to be `square` are then less high; so are those in more rows
-    than a page holds. `width` is that of a figure whose page asks for none, and `least` what it needs.
+    A narrow page has fewer columns, and `square` panels are then less high. Where all rows together are higher than
+    `highest`, all shrink alike. `width` is that of a figure whose page asks for none, and `least` what it needs.
     """
     options = options or {}
     if borrowed := _borrowed(options, count):
         return borrowed
     width = options.get("width", width or min(WIDTH, 1.5 + 3.75 * min(count, columns)))
-    columns = min(count, fitting(columns, width))
+    columns = max(1, min(count, columns, int(width / sized(_LEAST))))
     rows = -(-count // columns)
     columns = -(-count // rows)  # 4 panels as 2 + 2, not as 3 + 1
     heights = np.broadcast_to(np.asarray(height, dtype=float), count)
     if square:
         heights = heights.clip(max=(width - 1.2) / columns + 0.9 * rcParams["font.size"] / FONT)
-    heights = heights.clip(max=max(_LOWEST, (HIGHEST - key) / rows))
-    high = [max(heights[row * columns : (row + 1) * columns]) for row in range(rows)]
-    figure = begin(question, sum(high) + key, width, options, least=least)
-    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high).flat)
+    high = np.array([max(heights[row * columns : (row + 1) * columns]) for row in range(rows)])
+    high = np.maximum(high * min(1.0, (highest - key) / high.sum()), high.clip(max=_LOWEST))
+    figure = begin(question, float(high.sum()) + key, width, options, least=least)
+    axes = list(figure.subplots(rows, columns, squeeze=False, height_ratios=high.tolist()).flat)
     for spare in axes[count:]:
         spare.remove()
     return figure, axes[:count]
-
-
-def fitting(columns: int, width: int | float) -> int:
-    """How many panels stand side by side in so many inches, of at most `columns`."""
-    return max(1, min(columns, int(width / sized(_LEAST))))
 
 
 def _check(options: Mapping[str, Any]) -> None:
@@ -325,7 +321,7 @@ def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | No
         return
     room = figure.get_figwidth() * 72 / (_LETTER * sized(8))  # letters
     if len(entries) > columns or sum(len(label) + 9 for label in entries) > room:  # else one row, of narrow and wide
-        columns = max(1, min(columns, int(room / (max(map(len, entries)) + 5))))
+        columns = max(1, min(columns, int(room / (max(map(len, entries)) + 9))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
 
 

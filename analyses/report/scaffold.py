@@ -102,7 +102,7 @@ def write(
             if new.may_show:
                 put(page, FIRST_PAGE)
                 new.show()
-                say(f"{Path(out) / 'report.html'} shows what is known already\n", 0)
+                say(f"{Path(out) / 'report.html'} shows the first results\n", 0)
 
         put(measure(Run(described, seed, say, show)))
     if left := shards.others():

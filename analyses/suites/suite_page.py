@@ -62,7 +62,7 @@ def sentence(found: Found) -> str:
     heads = [f"{head} carries {number(n)}" for head, n in counts.most_common(_HEADS)]
     heads[:1] = [f"{each} of them" for each in heads[:1]]
     if {*found.accuracy["verdict"]} == {NOT_TESTABLE}:
-        return f"None of {of} is testable; no head is named."
+        return f"None of {of} is testable, so no head is named."
     return f"The model passes {number(passed) if passed else 'none'} of {of}; {', '.join(heads) or 'no head is named'}."
 
 

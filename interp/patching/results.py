@@ -260,8 +260,10 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
         number = f"{mean:.3g}".replace("-", "−")
-        why = f"(mean and standard error over {len(whole)} prompts): too little for a share of it to mean anything"
-        return f"the whole effect is {number} ± {error:.2g} {why}"
+        return (
+            f"the whole effect is {number} ± {error:.2g} (mean and standard error over {len(whole)} prompts): "
+            "too small for shares of it to mean anything"
+        )
     return None
 
 

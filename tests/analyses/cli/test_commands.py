@@ -16,6 +16,7 @@ import tiny
 import typer
 from commands import command, refusal
 
+from analyses.cli import COLUMNS
 from analyses.cli import app as cli
 from analyses.cli import command_frame as frame
 from analyses.cli.command_frame import COMMANDS as DECLARED
@@ -197,6 +198,20 @@ def test_what_is_wrong_is_said_quietly_too(line, given, capsys):
     assert (code, said, wrong.count("\n")) == (2, "", 1)
 
 
+@pytest.mark.parametrize(
+    ("models", "name"),
+    [
+        ((), "tales:100:1"),
+        (("default",), "tales:100:1"),
+        (("textbook",), "new-sentences:200:1"),
+        (("textbook", "default"), "tales:100:1"),
+    ],
+)
+def test_the_textbook_model_reads_what_it_is_tested_on(models, name):
+    assert [each.name for each in frame.corpora(None, *models)] == [name]
+    assert [each.name for each in frame.corpora(["stories:3"], *models)] == ["stories:3:1"]
+
+
 # Examples and completion.
 
 
@@ -214,7 +229,9 @@ def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_
     for given in ("trained", "DIRECTORY", "FOLDER"):
         Path(given).mkdir()
     COMMANDS[name].main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
-    shown = " ".join(capsys.readouterr().out.split())
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= COLUMNS
+    shown = " ".join(shown.replace(" \\\n", " ").split())
     assert {"--quiet", "--json"} <= {*shown.split()}
     for line in DECLARED[name]["examples"]:
         assert " ".join(line.split()) in shown

@@ -146,9 +146,9 @@ def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_a
         *three,
         "negation holds.",
         "1 more on the page.",
-        "Measured on generated tales, as the text that was given is not annotated for it: coreference.",
-        f"Experiments left out: {EXPERIMENTS['cost'].title}: too short.",
-        f"{EXPERIMENTS['knight'].title}: nothing is said on prompts in the stories’ words: too few.",
+        "Measured on generated tales, because the given text lacks the annotation: coreference.",
+        f"Experiments not run: {EXPERIMENTS['cost'].title} (too short).",
+        f"{EXPERIMENTS['knight'].title}: no result on prompts in the stories’ words: too few.",
     ]
 
 

@@ -3,6 +3,7 @@
 import json
 import random
 from dataclasses import replace
+from itertools import combinations
 
 import numpy as np
 import pandas as pd
@@ -205,7 +206,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(met, tmp_path):
 @pytest.mark.parametrize(
     ("others", "read", "behaviours", "says"),
     [
-        ({}, "texts", None, "at least two models to compare, got 1: one"),
+        ({}, "texts", None, "at least two models to compare, the reference first; got 1: one"),
         ({"two": "copying"}, "texts", ["colour"], "no behaviour colour"),
         ({"two": "mute"}, "texts", ["position", "coreference"], "two has no tokenizer, and coreference is about words"),
         ({"two": "both"}, "texts", None, r"one stack to compare, but two has an encoder .*: .*`interp report`"),
@@ -264,7 +265,7 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     assert 0 < text["reporting_documents"] < 40
     page = page_of(written)
     text = " ".join(page.text.split())
-    assert f"None of its heads shows what some of {HOSTILE} & one’s do: same token, induction." in text
+    assert f"Only {HOSTILE} & one has heads for: same token, induction." in text
     assert (unlisted(page), outside_addresses(page)) == ([], [])
     images = [attrs for tag, attrs in page.tags if tag == "img"]
     assert len(images) == 1
@@ -284,13 +285,13 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
 
 def test_in_short_a_difference_is_said_where_a_head_shows_it_and_it_was_tested_and_found(found):
     (only,) = summary(headline(found.table).assign(n_heads=0), "forgetful")
-    assert only.startswith("No head of either shows")
-    assert "clearly less in 2" in " ".join(summary(found.table, "forgetful"))
+    assert only.startswith("No head of either model shows")
+    assert "clearly less on 2" in " ".join(summary(found.table, "forgetful"))
     chance = found.table.assign(difference_low=-0.9, difference_high=0.9, q=0.9)
     for table in (chance, found.table.assign(q=np.nan)):
         sentences = " ".join(summary(table, "forgetful"))
-        assert "None of its heads" not in sentences
-        assert "same token, induction, but their best heads cannot be told apart." in sentences
+        assert "has heads for:" not in sentences
+        assert "same token, induction, but the best heads of the two cannot be told apart." in sentences
 
 
 def test_what_models_do_not_share_is_said():
@@ -300,7 +301,7 @@ def test_what_models_do_not_share_is_said():
     notes = comparability([one, same, encoder, longer])
     assert [note.split(":")[0] for note in notes] == ["B", "C", "D", "C"]
     assert "the same model" in notes[0]
-    assert "another tokenizer" in notes[1]
+    assert "a different tokenizer" in notes[1]
     assert "other windows" in notes[2]
     assert "sees what comes after" in notes[3]
     assert comparability([one, one | {"name": "E", "fingerprint": "4"}]) == []
@@ -315,6 +316,20 @@ def test_figures_draw_what_the_tables_say(found):
         np.testing.assert_allclose(sorted(drawn), sorted(rows[column].dropna()))
     assert {"L1.H0", "L0.H0"} <= {text.get_text() for text in left.texts}
     assert left.get_xlim() == right.get_xlim()
+
+
+def test_names_of_heads_and_long_names_of_models_stand_apart_in_the_figure(found):
+    rows, other = headline(found.table), headline(found.table).query("model == 'forgetful'")
+    long = [f"{'trained-on-everything-' * 2}{middle}{'-with-a-long-name' * 2}" for middle in ("a", "b")]
+    table = pd.concat([rows, *(other.assign(model=name) for name in long)]).sort_values("measure", kind="stable")
+    figure = figures.compared_gains(table)
+    figure.draw_without_rendering()
+    notes = [text.get_window_extent() for ax in figure.axes for text in ax.texts]
+    assert len(notes) == len(table)
+    assert not any(one.overlaps(another) for one, another in combinations(notes, 2))
+    key = figure.legends[0]
+    assert len({text.get_text() for text in key.get_texts()}) == 4
+    assert figure.bbox.x0 <= key.get_window_extent().x0 < key.get_window_extent().x1 <= figure.bbox.x1
 
 
 def test_models_are_called_by_their_directory_or_as_typed_and_duplicates_numbered(tmp_path):

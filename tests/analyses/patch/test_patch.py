@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -173,13 +174,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says)
     assert os.listdir(here) == before
 
 
-def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched):
+def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched, monkeypatch):
     table().to_csv("pairs.csv", index=False)
-    cells, facts, shown = patched("--pairs", "pairs.csv", "--estimates", "--direction", "denoise")
-    printed = facts["printed"].splitlines()
-    assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json, tables/ and figures/"
+    asked = "--pairs", "pairs.csv", "--estimates", "--direction", "denoise"
+    monkeypatch.setattr(sys, "argv", ["interp", "patch", *asked, "--out", "patch"])
+    cells, facts, shown = patched(*asked)
+    strongest = figures.cell_name(cells.loc[cells["effect"].abs().idxmax()].to_dict())
+    printed = facts["printed"].replace(" \\\n        ", " ").splitlines()
+    assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json and tables/"
     assert printed[-3].startswith("open file:///")
-    assert printed[-2:] == ["next: interp figures patch", "      interp view 'A sentence of your own.'"]
+    assert printed[-2] == f"next: interp view 'Tim saw' --head {strongest}"  # what was run, and not a sentence of ours
+    assert printed[-1] == f"      interp patch {' '.join(asked)} --by-position"
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "h2" and "id" in attrs]
@@ -189,7 +194,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     said = "4 pairs of prompts from pairs.csv.", "Fewer than 20 pairs", "In short", "This model has two layers"
     assert [each for each in said if each not in shown] == []
     assert "nan" not in shown.lower().split()
-    assert f"Put back alone: {figures.cell_name(cells.loc[cells['effect'].abs().idxmax()].to_dict())}" in shown
+    assert f"Put back alone: {strongest}" in shown
     assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 

@@ -122,7 +122,7 @@ def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp
     facts = json.loads((out / "run.json").read_text())
     assert "unfinished" not in facts
     assert "Still being measured" not in page_of(out).text
-    shown = f"{out / 'report.html'} shows what is known already\n"
+    shown = f"{out / 'report.html'} shows the first results\n"
     assert said == ["writing a first page", shown, "reading", "drawing", "reading", "writing figures"]
     # and how long each stage took
     assert [*facts["stages"]] == ["starting", "writing a first page", "reading", "drawing", "writing figures"]
