@@ -14,7 +14,7 @@ from analyses.wording.formats import counted, number, percent
 
 _WORDS: Mapping[str, Any] = plain_words.WORDS["circuit"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
-_SHOWN, _LONGEST = 3, 160  # pairs on the page, and letters of one
+_SHOWN, _LONGEST = 3, 160  # pairs on the page, and letters per prompt
 
 
 def page(found: Found, model: Mapping[str, Any]) -> Page:
@@ -40,7 +40,7 @@ def page(found: Found, model: Mapping[str, Any]) -> Page:
 
 
 def sentence(found: Found) -> str:
-    """How many edges do how much of the task, and what random circuits do."""
+    """How many edges do what share of the task, and what random circuits do."""
     facts = found.facts
     size, of = number(facts["size"]), counted(facts["of"], facts["kind"][:-1])
     share, random = _share(facts["alone"]), percent(facts["random"][0])
@@ -49,7 +49,7 @@ def sentence(found: Found) -> str:
 
 
 def short(found: Found) -> dict[str, str]:
-    """The sentence and the other facts about the circuit."""
+    """The sentence and further facts about the circuit, by heading."""
     facts, kind = found.facts, found.facts["kind"]
     sides = [_TEXTS["side"].format(**facts[side]) for side in ("choose", "report")]
     lines = {"Circuit": sentence(found), "Prompts": _TEXTS["sides"].format(*sides, share=percent(facts["share"]))}
@@ -84,7 +84,7 @@ def _words(test: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _members(found: Found) -> list[dict[str, Any]]:
-    """The rows of the circuit's edges, the strongest first."""
+    """The rows of the circuit's edges or nodes, strongest first."""
     rows = found.edges.loc[found.edges["in_circuit"]]
     rows = rows.iloc[(-rows["score"].abs()).argsort(kind="stable")].to_dict("records")
     return [{**row, "edge": edge_name(row)} for row in rows]

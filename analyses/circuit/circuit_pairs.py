@@ -1,4 +1,4 @@
-"""Which prompts is a circuit found on, and which of them share a template?"""
+"""Which prompts do we search a circuit on, and which of them share a template?"""
 
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +17,11 @@ from interp.patching import Pairs
 from interp.patching.pair_files import TEMPLATE
 
 TASKS = {name: build for behaviour in OURS.values() for name, build in behaviour.tasks.items()}
-_FEWEST = 6  # templates: three on either side have an interval
+_FEWEST = 6  # templates: intervals need three on either side
 
 
 class Prompts(NamedTuple):
-    """Pairs of a task, the template of each (none: each is its own group), and their rows of `tables/pairs`."""
+    """Pairs of a task, each one's template (if empty, each is a group), and the rows of `tables/pairs`."""
 
     name: str
     pairs: Pairs
@@ -31,9 +31,9 @@ class Prompts(NamedTuple):
 
 
 def prompts_of(pairs: Pairs, prompts: pd.DataFrame, *, source: Path | None = None) -> Prompts:
-    """Pairs with their templates: a column of the table that they were made from, else the tokens that do not vary.
+    """Pairs with their templates: a column of the table they come from, else the tokens that do not differ in a pair.
 
-    `prompts` is that table, `source` its file.
+    `prompts` is that table, and `source` its file.
     """
     table = prompts.iloc[[*pairs.kept] or [*range(len(pairs))]].reset_index(drop=True)
     groups = [*table[TEMPLATE]] if TEMPLATE in table else _frames(pairs)
@@ -59,7 +59,7 @@ def task_prompts(model: Model, task: str, *, count: int | None = None, seed: int
 
 
 def _frames(pairs: Pairs) -> list[Hashable]:
-    """The tokens that do not vary within each pair; none if too few frames differ for an interval on either side."""
+    """The tokens that do not differ in each pair; empty if there are too few frames for intervals on both sides."""
     ids = pairs.clean.ids.masked_fill(pairs.changed, -1).masked_fill(~pairs.clean.mask, -2)
     frames: list[Hashable] = [*map(tuple, ids.tolist())]
     return frames if len({*frames}) >= _FEWEST else []

@@ -1,6 +1,6 @@
-"""Which set of a model's parts is enough for a task? A ranking, circuits of each size, the smallest, and tests of it.
+"""Which set of a model's parts is enough for a task? We rank parts, try circuits of each size, and test the smallest.
 
-Long work is lots: some circuits, or some prompts, at a time.
+Long work runs in lots of circuits or prompts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,11 +34,11 @@ from interp.statistics import FEWEST_CLUSTERS
 Method = Literal["eap-ig", "eap", "exact", "nodes"]
 _AREAS = {"signed": "cpr", "absolute": "cmd"}  # by ranking
 STAGES = "scoring edges", "choosing a circuit", "circuits of each size"
-STABLE = 0.95  # the share of resamples in which an edge keeps its sign
-MOST = 150  # members of a circuit whose tests take a pass for each
-_AT_ONCE = 16  # circuits or prompts of a lot
+STABLE = 0.95  # an edge is stable if it keeps its sign in this share of resamples
+MOST = 150  # members of a circuit, at most, for tests that take a pass per member
+_AT_ONCE = 16  # circuits or prompts per lot
 _STEPS = {"eap-ig": 5, "eap": 1}
-_FINE = 16  # sizes that are tried between two
+_FINE = 16  # sizes to try between two neighbouring ones
 _POSITIONS = "only the method exact tells positions apart, and these pairs name some: take it, or leave positions out"
 _WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole heads and feed-forwards"
 
@@ -46,10 +46,10 @@ _WHOLE_NODES = "; the method nodes (--method nodes) finds circuits of whole head
 class Settings(NamedTuple):
     """How much to measure."""
 
-    n_random: int = 10  # random circuits of each size, and twice as many of the circuit's own
-    n_sizes: int = 24  # sizes of each ranking that are tried first
-    shares: Sequence[float] = SHARES  # of all edges, on the curve
-    each_answer: bool = True  # whether each answer, if few, must be given more often than by a coin
+    n_random: int = 10  # random circuits of each size; twice as many of the circuit's own size
+    n_sizes: int = 24  # sizes of each ranking to try first
+    shares: Sequence[float] = SHARES  # of all edges, as sizes on the curve
+    each_answer: bool = True  # if answers are few, the model must beat a coin on each of them
     tests: bool = True  # whether to test completeness, minimality and the hypotheses
 
 
@@ -66,11 +66,11 @@ class Found:
     edges: pd.DataFrame
     curve: pd.DataFrame
     tests: pd.DataFrame
-    facts: Mapping[str, Any]  # numbers of its sentences, and for run.json
+    facts: Mapping[str, Any]  # numbers for sentences and run.json
 
 
 class Candidates(NamedTuple):
-    """Circuits of one graph and kind, the prompts that choose one and report on it, and the settings."""
+    """What candidate circuits share: model, graph and kind, the prompts that choose and report, and the settings."""
 
     model: Model
     ablation: Ablation
@@ -86,7 +86,7 @@ class Candidates(NamedTuple):
         return whole(self.graph, self.kind)
 
     def cells(self, pairs: Pairs, circuits: Sequence[Circuit], progress: lots.Progress | None = None) -> Cells:
-        """`faithfulness` of circuits, some in a lot."""
+        """`faithfulness` of circuits, in lots."""
         stacks = torch.stack([each.members for each in circuits]).split(_AT_ONCE)
         parts: list[Cells] = lots.do(partial(_faithful, self, pairs), [(each,) for each in stacks], progress)
         return replace(parts[0], values={ANSWERS: torch.cat([part.values[ANSWERS] for part in parts])})
@@ -103,11 +103,11 @@ def find(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Found:
-    """The smallest circuit that does at least `share` of a task, and its effect on prompts that chose nothing.
+    """Find the smallest circuit that does at least `share` of a task, and measure it on held-out prompts.
 
-    Half of the groups of prompts choose: there `method` scores the edges, and we take the smallest circuit tried whose
-    faithfulness is at least `share` by the lower end of its 95% interval. The other half reports. An `InputError`
-    refuses a task that the model does not do, and a model without edges.
+    Half of the groups of prompts choose: `method` scores the edges on them, and we take the smallest circuit tried for
+    which the 95% interval of faithfulness lies above `share`. The other half reports. A task that the model does not
+    do is an `InputError`, and so is a model without edges.
     """
     say = Stages.to(progress)
     say.plan([*STAGES, *["needed"] * settings.tests])
@@ -150,7 +150,7 @@ def find(
 
 
 def _refusal(candidates: Candidates, prompts: Prompts, groups: Groups, chooses: Tensor) -> str | None:
-    """Why there are no shares: on all prompts, on either side, or for one of few answers."""
+    """Why no shares can be computed: on all prompts, on either half, or for one of few answers; None if they can."""
     cells, answers = candidates.cells(prompts.pairs, [candidates.whole]), prompts.table["answer"]
     each = candidates.settings.each_answer and answers.value_counts().min() >= FEWEST_CLUSTERS
     few = [*answers] if each else ()
@@ -174,7 +174,7 @@ def _faithful(candidates: Candidates, pairs: Pairs, stack: Tensor) -> Cells:
 
 
 def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> Tensor:
-    """The score of each edge or node, `*members prompt`; NaN where there is none."""
+    """The score of each edge or node, `*members prompt`; NaN for those that do not exist."""
     pairs, everything = candidates.split.choosing, candidates.whole.members
     if method == "exact":
         places = everything.nonzero()
@@ -188,7 +188,7 @@ def _scores(candidates: Candidates, method: Method, progress: lots.Progress) -> 
 
 
 def _exact(candidates: Candidates, places: Tensor) -> Tensor:
-    """What the metric loses without each edge, `place prompt`."""
+    """The loss of the metric without each edge, `place prompt`."""
     without = torch.stack([toggled(candidates.whole, place).members for place in places])
     cells = _faithful(candidates, candidates.split.choosing, without)
     return cells.clean[ANSWERS] - cells.values[ANSWERS]
@@ -201,9 +201,9 @@ def _attributed(model: Model, method: Method, pairs: Pairs) -> Tensor:
 
 
 def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lots.Progress) -> tuple[Circuit, str]:
-    """The smallest sufficient circuit on the prompts that choose, and its ranking; the whole if none is sufficient.
+    """The smallest sufficient circuit on the choosing prompts, and its ranking; the whole model if none suffices.
 
-    Sizes first grow by a factor; then we try those between the smallest sufficient one and the one before.
+    Sizes first grow by a factor; then we search between the smallest sufficient size and the one before it.
     """
     everything, groups = candidates.whole, candidates.split.choosing_groups
     sizes = sorted({*np.geomspace(1, everything.size, candidates.settings.n_sizes).round().astype(int).tolist()})
@@ -224,7 +224,7 @@ def _smallest(candidates: Candidates, scores: Tensor, share: float, progress: lo
 def _curve(
     candidates: Candidates, scores: Tensor, shares: Sequence[float], ranking: str
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Faithfulness against size by one ranking, and its area; random circuits for the first ranking only."""
+    """Faithfulness by size for one ranking, and its area; the signed ranking also has random circuits."""
     model, ablation, graph, kind, split, settings, seed = candidates
     options = {"graph": graph, "ablation": ablation, "absolute": ranking == "absolute", "seed": seed}
     n_random = settings.n_random if ranking == "signed" else 0
@@ -237,7 +237,7 @@ def _curve(
 def _alone(
     candidates: Candidates, circuit: Circuit, stable: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Faithfulness of the circuit alone, of the rest without it, of its stable part, and of random circuits."""
+    """Faithfulness of the circuit, of the model without it, of its stable part, and of random circuits."""
     split, n, names = candidates.split, 2 * candidates.settings.n_random, ("alone", "without", "stable")
     seeds = range(first := 1000 * candidates.seed + 500, first + n)
     random = [random_circuit(candidates.graph, circuit.size, kind=candidates.kind, seed=seed) for seed in seeds]
@@ -254,7 +254,7 @@ def _alone(
 def _needed(
     candidates: Candidates, circuit: Circuit, progress: lots.Progress
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, Any]]:
-    """The tests of a circuit, how much each member is needed, and how many are; or why this is not measured."""
+    """The tests of a circuit, how much it needs each member, and how many it needs; or why this is not measured."""
     if circuit.size > MOST or circuit.size == candidates.whole.size:
         why = f"it takes many passes a member, and the circuit has {circuit.size:,} (at most {MOST})"
         return _NONE, _NONE, {"untested": why if circuit.size > MOST else "it is the whole model"}
@@ -264,7 +264,7 @@ def _needed(
 
 
 def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The rows of one test; for minimality also how much each member is needed."""
+    """The rows of one test; for minimality also how much the circuit needs each member."""
     model, ablation, *_, split, _, seed = candidates
     options: Any = {"ablation": ablation, "seed": seed}
     if n == 2:
@@ -279,7 +279,7 @@ def _tested(candidates: Candidates, circuit: Circuit, n: int) -> tuple[pd.DataFr
 
 
 def _member_rows(candidates: Candidates, circuit: Circuit, scores: Tensor, signs: Tensor) -> pd.DataFrame:
-    """A row an edge, or a node."""
+    """One row per edge or node."""
     names, everything = candidates.whole.names(), candidates.whole.members
     columns = ["position", "sender", "receiver"][-len(names[0]) :] if candidates.kind == "edges" else ["sender"]
     facts = {"score": scores.cpu(), "sign_share": signs, "in_circuit": circuit.members}

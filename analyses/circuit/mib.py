@@ -1,6 +1,6 @@
 """Read and write MIB's circuits (Mueller et al. 2025, arXiv:2504.13151): one JSON of nodes and scored edges.
 
-The file is that of its package (Hanna et al.): `input`, `a0.h1`, `m3` and `logits`; `input->a0.h0<q>`, `a0.h1->m2`.
+Names follow its package (Hanna et al.): nodes `input`, `a0.h1`, `m3`, `logits`; edges `input->a0.h0<q>`, `a0.h1->m2`.
 """
 
 import gzip
@@ -24,9 +24,9 @@ _HEAD, _FEED = re.compile(r"a(\d+)\.h(\d+)"), re.compile(r"m(\d+)")
 
 
 def read_circuit(file: str | Path) -> tuple[Circuit, Float[Tensor, "sender receiver"]]:
-    """A circuit as the file marks it, and the scores of all edges (NaN where there is none); the file may be gzipped.
+    """Read the marked circuit and the scores of all edges (NaN if there is no edge); the file may be gzipped.
 
-    Its graph is that of a model of this shape (`equal_graphs`), with a key and a value for each head.
+    Its graph is the one of a model of this shape (`equal_graphs`), with a key and a value for each head.
     """
     path = Path(file)
     opened = gzip.open if path.suffix == ".gz" else open
@@ -52,7 +52,7 @@ def read_circuit(file: str | Path) -> tuple[Circuit, Float[Tensor, "sender recei
 def write_circuit(
     file: str | Path, model: Transformer, circuit: Circuit, scores: Float[Tensor, "sender receiver"]
 ) -> None:
-    """Write a circuit of edges and the scores of all edges as MIB reads them, gzipped if the name ends in `.gz`."""
+    """Write a circuit of edges and the scores of all edges in MIB's format, gzipped if the name ends in `.gz`."""
     graph, config = circuit.graph, model.last.config
     if circuit.kind == "nodes" or graph.positions or graph.senders[0] != "embed":
         raise InputError("MIB's file has edges without positions, from the sum of the embeddings: got another circuit")

@@ -1,4 +1,4 @@
-"""Linguists' test suites: sentences scored, what a model knows of a contrast, and which heads carry it."""
+"""Linguists' test suites: which sentences are likelier, which contrasts does a model know, which heads carry them?"""
 
 from analyses.suites.frames import BUILTIN, builtin
 from analyses.suites.items import Suite, joined
@@ -10,4 +10,4 @@ from analyses.suites.suite_run import Found, find
 
 __all__ = ["BUILTIN", "Found", "Suite", "builtin", "by_paradigm", "find", "joined", "measure", "page", "read"]
 __all__ += ["score_sentences"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

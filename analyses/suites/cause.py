@@ -1,7 +1,7 @@
 """Which heads carry a preference? We exchange their outputs between the two prompts of each contrast.
 
 The prompts may differ in length: each position gets its partner's output, or keeps its own. A cell is a set of heads,
-everywhere or at one part of the prompt. A lot is some contrasts of a paradigm, with all cells.
+everywhere or in one part of the prompt. A lot holds some contrasts of a paradigm and all cells.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,13 +33,13 @@ from interp.patching.results import guessed, unreliable
 from interp.statistics import FEWEST_CLUSTERS, Estimate
 
 HeadSet = tuple[tuple[int, int], ...]
-Cell = tuple[HeadSet, str]  # heads, and a part of the prompt; "": everywhere
-MOST = 200  # contrasts of a paradigm
-SIZE, HALF, OTHERS = 6, 0.5, 20  # heads of a set, what of the joint effect they carry, random sets beside them
+Cell = tuple[HeadSet, str]  # heads, and a part of the prompt ("": everywhere)
+MOST = 200  # contrasts per paradigm
+SIZE, HALF, OTHERS = 6, 0.5, 20  # heads in a set, its least share of the joint effect, random sets to compare
 
 
 class Study(NamedTuple):
-    """A paradigm's contrasts, which of them choose heads, and the readings of both prompts as they are."""
+    """A paradigm's contrasts, which of them choose heads, and the unpatched readings of both prompts."""
 
     name: str
     contrasts: Sequence[Contrast]
@@ -49,20 +49,20 @@ class Study(NamedTuple):
     corrupt: Float[np.ndarray, " contrast"]
 
     def share(self, values: Float[np.ndarray, "cell contrast"], way: str, *, chooses: bool, seed: int) -> Estimate:
-        """The cells' share of the whole difference, on one side."""
+        """Each cell's share of the clean-corrupted difference, on one half of the contrasts."""
         effects = values - self.corrupt if way == "denoise" else self.clean - values
         side = np.flatnonzero(self.chooses == chooses)
         parts = [torch.from_numpy(each[..., side]) for each in (effects, self.clean - self.corrupt)]
         return share_of_difference(parts[0], parts[1], self.groups[side].tolist(), seed=seed)
 
     def facts(self, values: Float[np.ndarray, "cell contrast"], way: str, seed: int) -> dict[str, Any]:
-        """Effects of cells on the side that reports. A preference flips if the other answer or sentence is likelier."""
+        """Effects of cells on the reporting half. A preference flips if the other answer or sentence is likelier."""
         plain, other = (self.corrupt, self.clean) if way == "denoise" else (self.clean, self.corrupt)
         share = self.share(values, way, chooses=False, seed=seed)
         level = 0.0 if self.contrasts[0].wrong else other
         changed, out = (values > level) != (plain > level), ~self.chooses
         flips = flip_counts(changed[:, out], [self.groups[out].tolist()], seed)
-        flips = dict.fromkeys(flips, np.nan) if way == "hide" else flips  # a loss beyond another one
+        flips = dict.fromkeys(flips, np.nan) if way == "hide" else flips  # a hiding cost is a difference of two losses
         columns = {"effect": share.value, "ci_low": share.low, "ci_high": share.high, "p": share.two_sided}
         return {"paradigm": self.name, **columns, **flips, "n": int(out.sum())}
 
@@ -70,9 +70,9 @@ class Study(NamedTuple):
 def study(
     model: Transformer, name: str, contrasts: Sequence[Contrast], seed: int, progress: lots.Progress | None = None
 ) -> Study | str:
-    """At most `MOST` contrasts, halved by groups; or why there is no difference that heads could carry.
+    """Draw at most `MOST` contrasts and halve them by groups; or say why heads have no difference to carry.
 
-    With fewer than eight groups, each pair of prompts is a group, whichever of them is clean.
+    With fewer than eight groups, each pair of prompts is a group, in either order.
     """
     rng = np.random.default_rng(seed)
     contrasts = [contrasts[n] for n in sorted(rng.permutation(len(contrasts))[:MOST])]
@@ -99,9 +99,9 @@ def exchange(
     *ways: str,
     progress: lots.Progress | None = None,
 ) -> list[np.ndarray]:
-    """Readings of the clean and the corrupted prompts, then for each way of the prompts with each cell exchanged.
+    """Readings of the clean and corrupted prompts, then, for each of `ways`, with each cell exchanged.
 
-    The way `noise` exchanges heads of the clean prompts, `denoise` of the corrupted ones.
+    `noise` patches heads of the clean prompts, `denoise` heads of the corrupted ones.
     """
     return in_lots(partial(_exchange, model, [*cells], ways), contrasts, progress)
 
@@ -168,10 +168,10 @@ def all_heads(model: Transformer) -> HeadSet:
 
 
 def head_rows(model: Transformer, study: Study, seed: int, progress: lots.Progress | None = None) -> pd.DataFrame:
-    """A row a head and intervention, on the side that reports; `chose` and `choosing_bound` come from the other side.
+    """One row per head and intervention, from the reporting half; `chose` and `choosing_bound` are from the other half.
 
-    `hide` hides the named word from the reading position, less hiding the nearest other tokens. It has no rows if most
-    items name no word.
+    `hide` is the cost of hiding the named word from the reading position, beyond that of the nearest other tokens. It
+    has no rows if most items name no word.
     """
     cells: list[Cell] = [((head,), "") for head in all_heads(model)]
     tables, (columns, _) = [], Heads.from_model(model).columns(1)
@@ -187,7 +187,7 @@ def head_rows(model: Transformer, study: Study, seed: int, progress: lots.Progre
 
 
 def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
-    """A row a paradigm and head that carries some of it when outputs are exchanged, the strongest first."""
+    """One row per paradigm and head that carries part of it when outputs are exchanged, strongest first."""
     if heads.empty:
         return pd.DataFrame(columns=["paradigm", "layer", "head", "intervention"])
     rows = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda rows: rows["effect"] > 0]
@@ -196,7 +196,7 @@ def named_heads(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def smallest_set(model: Transformer, study: Study, heads: pd.DataFrame) -> HeadSet:
-    """The fewest heads found that, when noised, carry half of what all heads do; on the side that chooses."""
+    """The smallest set we found that, noised, has half the effect of noising all heads; on the choosing half."""
     rows = heads.loc[(heads["paradigm"] == study.name) & (heads["intervention"] != "hide")]
     single = rows.groupby(["layer", "head"])["chose"].max().sort_values(ascending=False, kind="stable")
     order = [(int(layer), int(head)) for layer, head in single.index[:SIZE].tolist()]
@@ -221,7 +221,7 @@ def smallest_set(model: Transformer, study: Study, heads: pd.DataFrame) -> HeadS
 def set_rows(
     model: Transformer, study: Study, chosen: Mapping[str, HeadSet], seed: int, progress: lots.Progress | None = None
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The effects of every paradigm's set in this one, with all heads and random sets; and its own heads by part."""
+    """Two tables: the effect of every paradigm's set on this one (own set with comparisons), and its heads by part."""
     members = chosen.get(study.name, ())
     rng, free = np.random.default_rng(seed), [head for head in all_heads(model) if head not in members]
     n = len(members)

@@ -1,8 +1,8 @@
 """Which two prompts differ in a preference? Pairs of prompts from a paradigm's items, aligned token by token.
 
-If one prefix has a good and a bad answer, nothing differs before them. Its partner is then an item of the other pole in
-the same group, with the answers exchanged: singular and plural subject. Otherwise the good and the bad sentence differ
-before words that both have, and are read there.
+If one prefix has a good and a bad answer, nothing differs before them. Its partner is then an item of the same group
+and the other pole, with the answers exchanged, such as singular and plural subjects. Otherwise the good and the bad
+sentence differ before words that they share, and the model is read at these words.
 """
 
 import ast
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from analyses.suites.items import BAD, CRITICAL, DIFFERING, GOOD, NAMED, Paradigm, Sentence, alike
 from interp import InputError, Model
 
-_PARTNERS = 32  # neighbours in the group, on either side, among which we look for a partner
+_PARTNERS = 32  # we look for a partner among so many neighbours in the group, on either side
 PARTS = {"named": "the named word", "different": "what differs", "between": "what follows", "end": "where it is read"}
 
 
 class Prompt(NamedTuple):
-    """What the model reads, where its output is read, and the tokens of each span and word; `text` is all of it."""
+    """What the model reads, where we read its output, and the tokens of each span and word; `text` is the sentence."""
 
     text: str
     ids: tuple[int, ...]
@@ -29,9 +29,9 @@ class Prompt(NamedTuple):
 
 
 class Contrast(NamedTuple):
-    """A clean and a corrupted prompt, both read for the tokens `right`, less `wrong` if answers differ.
+    """A clean and a corrupted prompt, both scored on the tokens `right`, minus `wrong` if answers differ.
 
-    `aligned` pairs positions of the two prompts, `parts` has those of the clean prompt by `PARTS`.
+    `aligned` pairs positions of the two prompts; `parts` gives the clean prompt's positions by `PARTS`.
     """
 
     group: str
@@ -71,7 +71,7 @@ def contrasts(model: Model, paradigm: Paradigm) -> tuple[list[Contrast], Counter
 
 
 def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[tuple[str, str, str, Sentence, Sentence]]:
-    """Group, pole, the span to compare, and two sentences; the first should be likelier there."""
+    """Yield group, pole, the span to compare, and two sentences; the span should be likelier in the first."""
     claims = dict.fromkeys(claim for each in paradigm.predictions for claim in each.claims)
     for item in paradigm.items:
         if not claims:
@@ -89,7 +89,7 @@ def _preferences(paradigm: Paradigm, left_out: Counter[str]) -> Iterator[tuple[s
 
 
 def _whole(model: Model, sentence: Sentence) -> Prompt:
-    """A whole sentence, read nowhere yet."""
+    """A whole sentence, with no reading position yet."""
     tokenizer = model.tokenizer
     assert tokenizer is not None  # sentences were scored
     pieces, before = tokenizer.pieces(sentence.text), len(tokenizer.prefix)
@@ -125,7 +125,7 @@ def _read_at(model: Model, whole: Prompt, positions: Sequence[int]) -> Prompt:
 
 
 def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prompt, int, int]:
-    """The prefix of both sentences, and the two pieces that continue it."""
+    """The prefix that both sentences share, and the two tokens that continue it."""
     rests = [side.ids[n_alike + 1 :] for side in (good, bad) if len(side.ids) > n_alike]
     if len(rests) < 2 or not (model.config.last.causal or rests[0] == rests[1]):
         raise InputError("one answer begins the other, or has more pieces than a masked model is asked for at once")
@@ -135,7 +135,7 @@ def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prom
 def _same_words(
     model: Model, group: str, good: Prompt, bad: Prompt, critical: Sequence[tuple[int, ...]], n_alike: int
 ) -> Contrast:
-    """Both sentences up to the critical words, or up to the words that both have after the difference."""
+    """Both sentences, read at the critical words, or else at the words that they share after the difference."""
     if not all(critical):
         n_last = min(alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
         critical = [tuple(range(len(side.ids) - n_last, len(side.ids))) for side in (good, bad)]
@@ -149,10 +149,10 @@ def _same_words(
 
 
 def _contrast(group: str, clean: Prompt, corrupt: Prompt, right: tuple[int, ...], wrong: tuple[int, ...]) -> Contrast:
-    """Align both ends, and between them token by token, or span by span.
+    """Align both ends, then the middle token by token or span by span.
 
-    Spans of unequal length, and differences without a span, align from their last pieces. No token has two partners:
-    the tokens that are read have each other. If a sentence names no word, the difference counts as named.
+    Spans of unequal length, and differences without a span, align from their last tokens. No token has two partners:
+    the tokens at reading positions pair with each other. If a sentence names no word, the difference counts as named.
     """
     sizes, first = (len(clean.ids), len(corrupt.ids)), alike(clean.ids, corrupt.ids)
     n_last = min(alike(clean.ids[::-1], corrupt.ids[::-1]), min(sizes) - first)

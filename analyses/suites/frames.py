@@ -1,7 +1,7 @@
 """Our own suites: six phenomena, in the words of the textbook model and of simple stories.
 
-Every item has a twin in the other pole with equally many words and the answers exchanged: what is good here is bad
-there. So no preference for a word, a length or an ending passes both poles, and twins can be patched.
+Every item has a twin in the other pole with equally many words and the answers exchanged: what is good in one is bad
+in the other. So no preference for a word, a length or an ending passes both poles, and twins can be patched.
 """
 
 import random
@@ -21,17 +21,17 @@ _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _TEXTBOOK, _STORIES = "textbook", "stories"
 BUILTIN = (*_TABLES, *(f"{name}:{_STORIES}" for name in _TABLES))
 """The suites by name: those in the words of the textbook model, then those in the words of simple stories."""
-PAIRS = 60  # of a paradigm
-_TRIES = 100  # for a pair that is new
+PAIRS = 60  # per paradigm
+_TRIES = 100  # to draw a new pair
 
 
 def builtin(name: str, *, pairs: int = PAIRS, seed: int = 0) -> Suite:
-    """A suite of `BUILTIN`, with so many pairs of twins a paradigm; a seed always gives the same suite.
+    """A suite of `BUILTIN`, with `pairs` pairs of twins per paradigm; the same seed gives the same suite.
 
-    Twins are neighbours, and their keys differ in the pole at the end. Both belong to one group, a frame with a lemma.
+    Twins are neighbours, and their keys end in their poles. Both belong to one group: a frame with a lemma.
 
     Raises:
-        InputError: an unknown name, or more pairs than its words make.
+        InputError: the name is unknown, or its words make fewer pairs.
     """
     whole_number("pairs", pairs, least=1)
     whole_number("seed", seed)
@@ -49,7 +49,7 @@ def paradigm(
 ) -> Paradigm:
     """A paradigm of frames (`frames.toml` says how they are written), twins side by side.
 
-    Frames and lemmas take turns; `words` says which lists come first, the textbook's or those of simple stories.
+    Frames and lemmas take turns. `words` says whose word lists come first: the textbook's or those of simple stories.
     """
     rng, items, texts = random.Random(f"{name}-{seed}"), list[Item](), set[str]()
     slots = {slot: _choices(listed, WORDS if words == _TEXTBOOK else {}) for slot, listed in table["slots"].items()}
@@ -73,14 +73,14 @@ def paradigm(
 
 
 def _choices(words: str, lists: Mapping[str, Sequence[Any]]) -> Sequence[Any]:
-    """A list of the lexicons by name, or the words as written; words with hyphens become tuples of forms."""
+    """A list of the lexicons, by name, or the words as written; hyphenated words become tuples of forms."""
     if words.isupper():
         return lists[words] if words in lists else getattr(lexicon, words)
     return [tuple(word.split("-")) if "-" in word else word for word in words.split()]
 
 
 def _sentence(start: str, end: str) -> Sentence:
-    """A sentence of both halves, without the marks of its spans."""
+    """A sentence made of both halves, its span marks removed."""
     start = re.sub("[A-Za-z]", lambda letter: letter[0].upper(), start, count=1)
     before, named, after = re.split(r"[\[\]]", start)
     critical, rest = end.split(">")

@@ -1,4 +1,4 @@
-"""What is a test suite? Paradigms of items: sentences in several conditions, some of which the grammar prefers."""
+"""What is a test suite? Paradigms of items: sentences in several conditions, of which the grammar prefers some."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -15,10 +15,10 @@ CRITICAL, NAMED, DIFFERING = "critical", "named", "differing"  # spans with a fi
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence of one condition, and its parts: by name the characters [start, end) of `text`.
+    """A sentence in one condition; `spans` names parts of it, as characters [start, end) of `text`.
 
-    `critical` decides the sentence, `named` is the word that the linguist says it depends on, `differing` the words
-    that the other sentence of a pair lacks. SyntaxGym's regions have their numbers ("5"); one without text is empty.
+    `critical` decides whether the sentence is good, `named` is the word that it depends on, according to the linguist,
+    `differing` the words that the other sentence of a pair lacks. SyntaxGym's regions are numbered ("5"), maybe empty.
     """
 
     text: str
@@ -30,17 +30,17 @@ class Item:
     """One sentence in all its conditions; pairs have `good` and `bad`."""
 
     key: str
-    group: str  # the template or lemma that it shares with others: intervals resample groups
+    group: str  # the template or lemma that it shares with other items; intervals resample groups
     sentences: Mapping[str, Sentence]
-    pole: str = ""  # the class of answers that is right here ("singular"), if the paradigm has items of both
+    pole: str = ""  # the right class of answers ("singular"), if the paradigm has items of both
 
 
 @dataclass(frozen=True)
 class Paradigm:
     """Items that test one thing.
 
-    `sister` names the paradigm of the same suite that is the contrast's other pole: a preference that passes one
-    without reading the sentence fails the other. `predictions` are SyntaxGym's; in pairs the good sentence is likelier.
+    `sister` names the paradigm of the same suite that is the contrast's other pole: a fixed preference that passes one
+    fails the other. `predictions` are SyntaxGym's; without them, the good sentence of a pair should be likelier.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Paradigm:
 
 @dataclass(frozen=True)
 class Suite:
-    """Paradigms with different names, and how many items were left out, by reason."""
+    """Paradigms with different names, and counts of what was left out, by reason."""
 
     name: str
     paradigms: tuple[Paradigm, ...]
@@ -61,7 +61,7 @@ class Suite:
 
 
 def joined(suites: Sequence[Suite]) -> Suite:
-    """Several suites as one; an `InputError` if two paradigms have one name."""
+    """Join suites into one; two paradigms with the same name are an `InputError`."""
     paradigms = tuple(each for suite in suites for each in suite.paradigms)
     if twice := [name for name, n in Counter(each.name for each in paradigms).items() if n > 1]:
         raise InputError(f"the paradigm {twice[0]} is there more than once: expected different names")

@@ -1,14 +1,14 @@
 """Does a model know a contrast, or only prefer one side of it?
 
-An item is right if the good sentence is likelier, half right if both are equally likely, or right if SyntaxGym's
-prediction holds. Rivals go through the same scorer on the model's own tokens: the length (the shorter sentence is
-right), and the unigram and the 5-gram model of a named text.
+An item is right if the good sentence is likelier, and half right if both are equally likely; SyntaxGym's are right if
+the prediction holds. Rivals go through the same scorer on the model's own tokens: length (the shorter sentence is
+right), and a unigram and a 5-gram model of a given text.
 
 A model that always prefers `who` to `that` is right about every item whose answer is `who`. So a contrast has poles:
 classes of answers (equally many items for both directions of the same two words), sister paradigms, or the claims of a
-SyntaxGym suite. It is `passed` if every pole's interval lies above one half, and the mean over poles above the
-strictest rival's; a `bias` if one pole lies above one half and another below; else `not shown`. Without two poles of
-eight items each it is `not testable`. Intervals are at 95%, over groups of items if there are eight, else over items.
+SyntaxGym suite. It is `passed` if every pole's interval is above one half and the mean over poles is clearly above the
+strictest rival's. It is a `bias` if one pole is above one half and another below; else `not shown`. Without two poles
+of eight items each it is `not testable`. Intervals are at 95%, over groups of items if there are eight, else items.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,10 +26,10 @@ from analyses.suites.sentence_scores import TokenScores, rival_scores, token_ids
 from interp import AnnotatedText, InputError, Model
 from interp.statistics import FEWEST_CLUSTERS, contrast
 
-RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # with the order of their n-grams
+RIVALS = {"length": 0, "unigram": 1, "five_gram": 5}  # order of the n-grams; 0: none
 PASSED, BIAS, NOT_SHOWN, NOT_TESTABLE = "passed", "bias", "not shown", "not testable"
 _SHARES = ("right_per_token", "right_critical", *RIVALS)
-_FEWEST = 8  # items of a pole
+_FEWEST = 8  # items per pole
 Scores = Mapping[str, TokenScores]
 
 
@@ -40,15 +40,15 @@ def measure(
     *,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """One row an item of pairs; for SyntaxGym one an item and prediction, and one a claim that a prediction joins.
+    """One row per pair; for SyntaxGym, one per item and prediction, and one per claim that a prediction joins.
 
-    `right` is 1, 0 or one half, and NaN if a region has no token of its own; `length`, `unigram` and `five_gram` say
-    the same about the rivals. For pairs, `margin` is the log-probability of good minus bad in nats, `right_per_token`
-    compares log-probabilities per token, and `right_critical` those of the critical words alone, after all words before
+    `right` is 1, 0 or one half, and NaN if a region has no token of its own; `length`, `unigram` and `five_gram` are
+    the same for the rivals. For pairs, `margin` is the log-probability of good minus bad, in nats. `right_per_token`
+    compares log-probabilities per token, `right_critical` those of the critical words alone, given all words before
     them. `whole` is False for a claim that a prediction joins.
 
     Args:
-        text: the text whose n-grams are counted, as `corpora.read` gives it; without it these rivals are missing.
+        text: source of the n-gram counts, as `corpora.read` returns it; without it, n-gram rivals are missing.
         progress: as in `score_sentences`.
     """
     texts = (s.text for each in suite.paradigms for item in each.items for s in item.sentences.values())
@@ -81,7 +81,7 @@ def _compared(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame:
     pairs = [[item.sentences[name] for name in (GOOD, BAD)] for item in paradigm.items]
 
     def margins(value: Any) -> np.ndarray:
-        return np.array([value(good) - value(bad) for good, bad in pairs]).round(9)  # sums in another order are equal
+        return np.array([value(good) - value(bad) for good, bad in pairs]).round(9)  # summation order breaks no tie
 
     def critical(sentence: Any) -> float:
         span = sentence.spans.get(CRITICAL)
@@ -111,18 +111,18 @@ def _predicted(paradigm: Paradigm, scores: Mapping[str, Scores]) -> pd.DataFrame
 
 
 def _surprisal(item: Item, region: Region, scores: Scores) -> float:
-    """In bits, for all tokens of a region together."""
+    """The summed surprisal of a region's tokens, in bits."""
     sentence = item.sentences[region.condition]
     span = (0, len(sentence.text)) if region.number == ALL_REGIONS else sentence.spans[region.number]
     return -scores[sentence.text].within(span) / np.log(2)
 
 
 def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
-    """One row a paradigm, and one a field (`level`), from the rows of `measure`.
+    """One row per paradigm and one per field (`level`), from the rows of `measure`.
 
     `accuracy` is the share right; `low` and `high` bound it over items, `group_low` and `group_high` over groups
-    (for a field, over its paradigms). Rivals have their accuracy. For paradigms `verdict` and `why` say whether the
-    contrast is passed, `rival` is the strictest, and `gain` the model's mean over poles minus the rival's.
+    (for a field, over its paradigms). Each rival has a column of its accuracy. For paradigms, `verdict` and `why` give
+    the verdict on the contrast, `rival` is the strictest, and `gain` is the model's mean over poles minus the rival's.
     """
     rows, verdicts = [], dict[frozenset[str], dict[str, Any]]()
     whole, paradigms = items.loc[items["whole"]], {*items["paradigm"]}
@@ -152,16 +152,16 @@ def by_paradigm(items: pd.DataFrame) -> pd.DataFrame:
 def _interval(
     rows: pd.DataFrame, columns: Sequence[str], groups: Any, weights: Any = 1.0
 ) -> tuple[float, float, float]:
-    """The mean of a column, or of one minus another, over groups of rows; and its bounds."""
+    """The mean of a column, or of one minus another, with bounds over groups of rows."""
     codes, weights = pd.factorize(np.asarray(groups, object))[0], np.broadcast_to(weights, len(rows))
     totals = [np.bincount(codes, weights * rows[column].to_numpy())[:, None] for column in columns]
     bounds = contrast(np.stack(totals), np.bincount(codes, weights)[None, :, None], (1, -1)[: len(columns)])
-    least = 1 - len(columns)  # of a share, or of a difference of two
+    least = 1 - len(columns)  # 0 for a share, -1 for a difference of two
     return float(bounds.value[0]), float(np.clip(bounds.low[0], least, 1)), float(np.clip(bounds.high[0], least, 1))
 
 
 def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
-    """The verdict on one contrast: the rows of a paradigm, or of two sisters."""
+    """The verdict on one contrast, from the rows of a paradigm or of two sisters."""
     rows = rows.dropna(subset=["right"])
     poles = rows["paradigm"] if len({*rows["paradigm"]}) > 1 else rows["pole"]
     rows, poles = rows.loc[poles != ""], poles.loc[poles != ""]

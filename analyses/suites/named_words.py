@@ -1,6 +1,6 @@
-"""Does a head look from the reading position to the word that the suite names, and what if it cannot?
+"""Does a head look from the reading position to the word that the suite names, and what does hiding that word cost?
 
-Rules go through the same scorer: each chooses one of the words before, and is right if that is the named one.
+Rules go through the same scorer: each chooses one visible word, and is right if it is the named one.
 """
 
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ from interp.statistics import estimate
 
 OFFSETS = range(1, 6)
 RULES = ("the word before", *(f"{n} words before" for n in OFFSETS[1:]), "the first word", "the nearest such word")
-AT_ONCE = 32  # contrasts of a lot
+AT_ONCE = 32  # contrasts per lot
 
 
 def in_lots(
     function: partial[tuple[Tensor, ...]], contrasts: Sequence[Contrast], progress: lots.Progress | None
 ) -> list[Float[np.ndarray, "*cell contrast"]]:
-    """The results of a function of contrasts, called on a lot at a time."""
+    """The results of a function of contrasts, called on one lot at a time."""
     parts = [(contrasts[n : n + AT_ONCE],) for n in range(0, len(contrasts), AT_ONCE)]
     done = zip(*lots.do(function, parts, progress), strict=True)
     return [torch.cat(each, -1).double().cpu().numpy() for each in done]
 
 
 def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cells read output"]) -> Tensor:
-    """The log-probability of `right`, one token a read, minus that of the wrong answer if there is one."""
+    """The log-probability of `right` (one token per read), minus the wrong answer's if there is one."""
     logs = logits.log_softmax(-1)
     value = logs[..., torch.arange(len(right)), torch.tensor(right)].sum(-1)
     return value - logs[..., 0, wrong[0]] if wrong else value
@@ -47,9 +47,9 @@ def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cel
 def hiding_costs(
     model: Transformer, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
 ) -> Float[np.ndarray, "head contrast"]:
-    """The cost of hiding the named word from each head, beyond hiding as many of the nearest other tokens.
+    """The cost of hiding the named word from each head, beyond that of hiding as many of the nearest other tokens.
 
-    NaN if the head sees no named word, or there is nothing else to hide.
+    NaN if the named word is not visible, or too few other tokens are.
     """
     return in_lots(partial(_hiding_costs, model), contrasts, progress)[0]
 
@@ -73,7 +73,7 @@ def _hiding_costs(model: Transformer, contrasts: Sequence[Contrast]) -> tuple[Fl
 
 
 def _visible(model: Transformer, each: Contrast) -> range:
-    """The clean text's own tokens that the first reading position sees."""
+    """Tokens of the clean text that the first reading position sees, special tokens excluded."""
     tokens = [n for _, word in each.clean.words for n in word]
     return range(min(tokens), 1 + (each.clean.reads[0] if model.config.last.causal else max(tokens)))
 
@@ -86,10 +86,10 @@ def attention_shares(
     seed: int,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """A row a head: how often it looks most at the named word, and how often the best rule chooses it.
+    """One row per head: how often it looks most at the named word, and how often the best rule chooses that word.
 
-    The side that chooses picks the rule; both shares are of the side that reports. No rows if too few items have a
-    choice between words.
+    The choosing half picks the rule; both shares come from the reporting half. There are no rows if too few items have
+    a choice between words.
     """
     named = {word for each in contrasts for word, tokens in each.clean.words if {*tokens} & {*each.parts["named"]}}
     hits = in_lots(partial(_hits, model, sorted(named)), contrasts, progress)[0]
@@ -106,7 +106,7 @@ def attention_shares(
 
 
 def _hits(model: Transformer, named: Sequence[str], contrasts: Sequence[Contrast]) -> tuple[Tensor]:
-    """Whether each head and each rule chooses the named word (cell contrast); NaN if there is no choice."""
+    """Whether each head and rule chooses the named word (cell contrast); NaN without a choice between words."""
     batch = TokenBatch.from_rows([each.clean.ids for each in contrasts]).to(model.device)
     pattern = read_patterns(model, batch, f"{last_stack(model)}.*.attn.pattern")
     reads = torch.tensor([each.clean.reads[0] for each in contrasts])

@@ -1,10 +1,10 @@
-"""What does a SyntaxGym prediction say? Formulas over regions' surprisals (Gauthier et al. 2020), read as written.
+"""What does a SyntaxGym prediction say? It is a formula over regions' surprisals (Gauthier et al. 2020).
 
     (5;%match%) < (5;%mismatch%)                      region 5 is less surprising in condition `match`
     [(6;%a%) - (6;%b%)] > (7;%a%) + 0.5               sums, differences and numbers, in bits
-    [(2;%a%) > (2;%b%)] & [(6;%c%) = (6;%d%)]         and; `|` is or, and joins less closely; `=` is nearly equal
+    [(2;%a%) > (2;%b%)] & [(6;%c%) = (6;%d%)]         and; `|` is or and binds less tightly; `=` is nearly equal
 
-`(*;%a%)` is the whole sentence. Nearly equal is within a thousandth of a bit and a hundred-thousandth of the value.
+`(*;%a%)` is the whole sentence. Nearly equal: within a thousandth of a bit plus a hundred-thousandth of the value.
 """
 
 import ast
@@ -26,7 +26,7 @@ _EXPECTED = "expected a formula as (5;%match%) < (5;%mismatch%)"
 
 
 class Region(NamedTuple):
-    """A region, by its number or `*`, in a condition."""
+    """A region (its number, or `*`) in a condition."""
 
     number: str
     condition: str
@@ -37,7 +37,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True)
 class Prediction:
-    """A formula, the regions that it reads, and its tree, which calls them R0, R1, ..."""
+    """A formula, the regions that it reads, and its syntax tree, in which they are called R0, R1, ..."""
 
     formula: str
     regions: tuple[Region, ...]
@@ -45,7 +45,7 @@ class Prediction:
 
     @staticmethod
     def parse(formula: str) -> "Prediction":
-        """Parse a formula; an `InputError` says what was expected."""
+        """Parse a formula; one that cannot be parsed is an `InputError`."""
         regions = tuple(dict.fromkeys(Region(number, name.strip()) for number, name in _REGION.findall(formula)))
         plain = _REGION.sub(lambda match: f" R{regions.index(Region(match[1], match[2].strip()))} ", formula)
         wrong = InputError(f"{_EXPECTED}, in at most {LONGEST:,} characters; got {formula!r:.120}")
@@ -71,7 +71,7 @@ class Prediction:
         )
 
     def holds(self, surprisals: Mapping[Region, np.ndarray]) -> np.ndarray:
-        """By item 1 if it is true, 0 if not, NaN if a region's surprisal (in bits) is NaN."""
+        """For each item 1 if the formula is true, 0 if not, NaN if a region's surprisal (in bits) is NaN."""
         values = [surprisals[region] for region in self.regions]
         return np.where(np.isnan(values).any(0), np.nan, _value(self.tree, values))
 
@@ -87,7 +87,7 @@ _DO: dict[type, Callable[..., Any]] = {
 
 
 def _value(node: ast.AST, values: Sequence[np.ndarray]) -> Any:
-    """Evaluate a tree; a `ValueError` if it is no claim about numbers, nor several joined."""
+    """Evaluate a tree; raise `ValueError` unless it is a claim about numbers, or several joined."""
     match node:
         case ast.Name(name):
             return values[int(name[1:])]

@@ -1,9 +1,9 @@
 """How likely is a sentence to a model? The log-probability of each token, by the model and by rivals.
 
-A causal model predicts each token from those before it, and from what its tokenizer puts before every text, such as
-`<s>`. If the tokenizer puts nothing there, the first token has no probability and is left out, in both sentences of a
+A causal model predicts each token from those before it, including what its tokenizer puts before every text, such as
+`<s>`. If the tokenizer puts nothing there, the first token has no probability and is left out of both sentences of a
 pair. A masked model predicts each token from all others, so the sum is the pseudo-log-likelihood (Salazar et al. 2020,
-equation 2). Tokens that the tokenizer puts around a text are read but not scored.
+equation 2). Special tokens around a text are read but not scored.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ from interp.model import as_batch, texts_of
 from interp.tokens import Span
 
 LOT = 2_048  # sentences
-_BUDGET = 1 << 28  # bytes of the logits of one pass
+_BUDGET = 1 << 28  # bytes of one pass's logits
 
 
 class TokenScores(NamedTuple):
-    """A sentence's tokens: log-probability in nats, NaN if there is none, and the characters that each stands for."""
+    """Each token of a sentence: its log-probability in nats (NaN if it has none) and the characters it stands for."""
 
     log_probability: Float[np.ndarray, " token"]
     spans: Sequence[Span]
@@ -37,22 +37,22 @@ class TokenScores(NamedTuple):
         return float(np.nansum(self.log_probability))
 
     def within(self, span: Span) -> float:
-        """That of the tokens whose first visible character is in a span; NaN if a span with text has no such token."""
+        """Log-probability of the tokens that start in a span, spaces aside; NaN if a span with text has no such token."""
         inside = [span[0] <= start < span[1] for start, _ in self.spans]
         return float(np.nansum(self.log_probability[inside])) if any(inside) or span[0] == span[1] else np.nan
 
 
 def score_sentences(model: Model, texts: Sequence[str], *, progress: lots.Progress | None = None) -> pd.DataFrame:
-    """One row a text: `log_probability` in nats, the number of `tokens` in that sum, and the mean `per_token`.
+    """One row per text: `log_probability` in nats, the number of `tokens` in that sum, and the mean `per_token`.
 
     Args:
         model: a causal or a masked model with a tokenizer.
         texts: sentences, each read alone.
-        progress: is called with the number of lots done, and of all.
+        progress: called with the number of lots done, and of all lots.
 
     Raises:
-        InputError: the model has an encoder and a decoder, no output layer, or no tokenizer; a text is empty, or longer
-            than a masked model's context.
+        InputError: the model has both an encoder and a decoder, no output layer, or no tokenizer; a text is empty, or
+            longer than a masked model's context.
     """
     texts = texts_of(texts)
     scores = token_scores(model, texts, progress)
@@ -62,7 +62,7 @@ def score_sentences(model: Model, texts: Sequence[str], *, progress: lots.Progre
 
 
 def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | None = None) -> dict[str, TokenScores]:
-    """The token scores of every different text; texts of similar length are read together, in lots."""
+    """The token scores of each distinct text; texts of similar length are read together, in lots."""
     tokenizer = _tokenizer(model)
     pieces = {text: tokenizer.pieces(text) for text in texts}
     if empty := [text for text in pieces if not pieces[text].ids]:
@@ -72,7 +72,7 @@ def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | N
     values = np.concatenate(lots.do(partial(_score_lot, model), [(part,) for part in parts], progress) or [[]])
     rows = np.split(values, np.cumsum([len(pieces[text].ids) for text in order])[:-1])
     scores = dict[str, TokenScores]()
-    for text, row in zip(order, rows, strict=True):  # the characters of tokens are those without spaces before them
+    for text, row in zip(order, rows, strict=True):  # a token's characters exclude the spaces before it
         spans = [(end - len(text[start:end].lstrip()), end) for start, end in pieces[text].spans]
         scores[text] = TokenScores(row, spans)
     return scores
@@ -81,7 +81,7 @@ def token_scores(model: Model, texts: Iterable[str], progress: lots.Progress | N
 def rival_scores(
     tokenizer: Tokenizer, scores: Mapping[str, TokenScores], by_ids: Callable[[np.ndarray], np.ndarray]
 ) -> dict[str, TokenScores]:
-    """The same texts scored by a rival; `by_ids` takes a text's ids with the special tokens before them."""
+    """Score the same texts by a rival; `by_ids` gets a text's ids, including special tokens before them."""
     rivals = dict[str, TokenScores]()
     for text, each in scores.items():
         values = by_ids(np.array([*tokenizer.prefix, *tokenizer.pieces(text).ids]))[len(tokenizer.prefix) :]
@@ -90,7 +90,7 @@ def rival_scores(
 
 
 def token_ids(model: Model, texts: Iterable[str | AnnotatedText]) -> Int[np.ndarray, " token"]:
-    """The tokens of all texts, one text after the other, with the special tokens around each."""
+    """The tokens of all texts in order, with the special tokens around each."""
     tokenizer = _tokenizer(model)
     ids = [tokenizer.encode(each if isinstance(each, str) else each.text) for each in texts]
     return np.array([*chain.from_iterable(ids)], dtype=np.int64)
@@ -113,9 +113,9 @@ def _score_lot(model: Model, texts: Sequence[str]) -> Float[np.ndarray, " token"
     if model.config.decoder is None:
         return _pseudo_log_likelihoods(model, tokenizer, texts)
     rows = [tokenizer.pieces(text).ids for text in texts]
-    first = [np.nan][len(tokenizer.prefix) :]  # with nothing before it, the first token has no probability
+    first = [np.nan][len(tokenizer.prefix) :]  # without a prefix, the first token has no probability
     scored = [text for text, ids in zip(texts, rows, strict=True) if len(ids) > len(first)]
-    # the budget assumes rows as long as the context: these are shorter, so more fit
+    # `token_losses` assumes rows as long as the context; ours are shorter, so more fit
     budget = _BUDGET * max(1, model.config.n_ctx // max(map(len, rows)))
     losses = iter(token_losses(model, scored, budget=budget) if scored else ())
     values = (next(losses)[: len(ids) - len(first)] if len(ids) > len(first) else torch.empty(0) for ids in rows)

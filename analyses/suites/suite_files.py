@@ -1,8 +1,8 @@
-"""How are test suites read? BLiMP's lines of JSON, SyntaxGym's JSON, and tables of good and bad sentences.
+"""How are test suites read? As BLiMP's JSON Lines, SyntaxGym's JSON, or tables of good and bad sentences.
 
-A table is a CSV file, one pair a row, with the columns `good` and `bad`, and any of `paradigm` (else the file's name),
+A table is a CSV file with one pair per row: the columns `good` and `bad`, and any of `paradigm` (else the file's name),
 `field`, `phenomenon`, `group` (the template or lemma), `pole` (which class of answers is right) and `sister` (the
-paradigm that is the other pole). Braces in a sentence name its parts: `The {named:keys} to the cabinet {critical:are}`.
+paradigm of the other pole). Braces in a sentence name its parts: `The {named:keys} to the cabinet {critical:are}`.
 """
 
 import re
@@ -25,23 +25,23 @@ from interp.patching.pair_files import read_columns, unmarked
 from interp.statistics import FEWEST_CLUSTERS
 from interp.tokens import Span
 
-LARGEST, MOST_ITEMS = 1 << 26, 100_000  # bytes and items of a file
-LONGEST, _MOST = 2_000, 64  # characters of a sentence; predictions of a suite, conditions of an item, regions of one
+LARGEST, MOST_ITEMS = 1 << 26, 100_000  # bytes and items per file
+LONGEST, _MOST = 2_000, 64  # characters per sentence; predictions, conditions per item, regions per condition
 _COLUMNS = ("paradigm", "field", "phenomenon", "group", "pole", "sister")
 _NAMES = ".jsonl", ".json", ".csv"
 _WORD = re.compile(r"\w[\w'’-]*|[^\w\s]")
-_Row = tuple[Sentence, Sentence, dict[str, str]]  # good and bad, and what is said of them, by `_COLUMNS`
+_Row = tuple[Sentence, Sentence, dict[str, str]]  # good, bad, and their values of `_COLUMNS`
 _GYM = 'expected a suite as SyntaxGym has them, an object with "meta", "predictions" and "items"'
 
 
 def read(*paths: str | Path) -> Suite:
-    """The suite of all files; their content decides their format. A directory's files come in the order of their names.
+    """Read all files as one suite; content decides the format. A directory's files come in the order of their names.
 
-    In a directory only `*.jsonl`, `*.json` and `*.csv` are read, also with `.gz` or `.zst` after it; JSON Lines without
-    pairs of sentences are left out and counted.
+    From a directory only `*.jsonl`, `*.json` and `*.csv` are read, also with `.gz` or `.zst` appended. JSON Lines
+    without pairs of sentences are left out and counted.
 
     Raises:
-        InputError: nothing is there; a file is no suite, is damaged, or exceeds a limit; two paradigms have one name.
+        InputError: there is no file; a file is no suite, is damaged, or exceeds a limit; two paradigms share a name.
     """
     paradigms, left_out = list[Paradigm](), Counter[str]()
     for path in map(Path, paths):
@@ -108,12 +108,12 @@ def _paradigms(file: Path, rows: Sequence[_Row]) -> list[Paradigm]:
 
 
 def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
-    """Items, with the spans that differ, the group and the pole that follow from their words."""
+    """Items with their differing spans; group and pole, if not given, follow from the words."""
     pairs = [_with_differing(row[:2]) for row in rows]
     words = [(good.text[slice(*good.spans[DIFFERING])], bad.text[slice(*bad.spans[DIFFERING])]) for good, bad in pairs]
     groups, items = _groups([good.text[: good.spans[DIFFERING][0]] for good, _ in pairs], words), list[Item]()
     counts = Counter(words)
-    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many of either way
+    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many both ways
     for number, ((*_, about), (good, bad), both) in enumerate(zip(rows, pairs, words, strict=True)):
         pole = about["pole"] if "pole" in about else _answer_class(*both) if left[both] > 0 else ""
         left[both] -= 1
@@ -123,7 +123,7 @@ def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
 
 
 def _with_differing(pair: Sequence[Sentence]) -> list[Sentence]:
-    """Both sentences, with the words between their common beginning and end as a span."""
+    """Both sentences, with the words between their common beginning and end as the span `differing`."""
     matches, sentences = [[*_WORD.finditer(each.text)] for each in pair], list[Sentence]()
     words = [[match[0] for match in each] for each in matches]
     begin = alike(*words)
@@ -137,7 +137,7 @@ def _with_differing(pair: Sequence[Sentence]) -> list[Sentence]:
 
 
 def _groups(before: Sequence[str], words: Sequence[tuple[str, ...]]) -> Sequence[str]:
-    """A name for what each pair shares with others: the words that differ, or the word before them; or no names."""
+    """Group names: the words that differ, or the word before them, if that gives enough groups; else empty names."""
     by_words = [" / ".join(sorted(pair)) for pair in words]
     by_word = [(text.split() or [""])[-1] for text in before]
     enough = (each for each in (by_words, by_word) if len({*each}) >= FEWEST_CLUSTERS)
@@ -153,7 +153,7 @@ def _contrasts() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _answer_class(word: str, other: str) -> str:
-    """The class of a word as an answer against another; empty if none is known."""
+    """The class of an answer opposed to another; empty if unknown."""
     classes = _contrasts()[1]
     word, other = (each.lower().removesuffix("n't") for each in (word, other))
     ours, theirs = classes.get(word), classes.get(other)
@@ -162,7 +162,7 @@ def _answer_class(word: str, other: str) -> str:
     with_s = [each.endswith("s") for each in (word, other)]
     if not any(with_s) or (all(with_s) and len(word) == len(other)) or " " in word + other:
         return ""
-    is_with = with_s[0] and (not with_s[1] or len(word) > len(other))  # dresses, beside dress
+    is_with = with_s[0] and (not with_s[1] or len(word) > len(other))  # dresses against dress
     return "with -s" if is_with else "without -s"
 
 
@@ -213,7 +213,7 @@ def _check_length(sentences: Sequence[Any]) -> None:
 
 
 def _part(whole: Any, key: str, kind: type) -> Any:
-    """The value of a key in a JSON object, which must have this type."""
+    """The value of a key in a JSON object; any other type than `kind` is an `InputError`."""
     value = whole.get(key) if isinstance(whole, dict) else None
     if not isinstance(value, kind):
         expected = {dict: "an object", list: "a list", str: "a text"}[kind]

@@ -1,4 +1,4 @@
-"""The page of `interp suite`: each fact with its sentences first, then the map, then numbers."""
+"""The page of `interp suite`: facts with example sentences first, then the map, then numbers."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,13 +21,13 @@ from analyses.wording.head_names import head_name
 
 _WORDS: Mapping[str, Any] = plain_words.WORDS["suite"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
-_HEADS = 3  # in a sentence
+_HEADS = 3  # per sentence
 _CELL = ["paradigm", "layer", "head"]
-_TABLES = {"sets": "transfer"}  # whose rows a section shows
+_TABLES = {"sets": "transfer"}  # section: the table it shows, if another
 
 
 def page(found: Found, model: Mapping[str, Any], corpora: Sequence[Corpus] = ()) -> Page:
-    """The page of a run; `model` is as in run.json, `corpora` are the texts whose n-grams are rivals."""
+    """The page of a run; `model` is as in run.json, `corpora` are the texts of the n-gram rivals."""
     heads = found.tables.get("suite_heads")
     drawn = [] if heads is None else [doc.drawing("suite_map", figures.suite_map(heads))]
     rows = found.accuracy.set_index("name")
@@ -100,7 +100,7 @@ def _records(found: Found, name: str) -> list[dict[str, Any]]:
 
 
 def _rows(found: Found, name: str) -> list[dict[str, Any]]:
-    """The rows of a section: only heads that carry something; a paradigm's own set apart from transfer."""
+    """The rows of a section. `heads` has only carriers; `sets` has each paradigm's own set, `transfer` the others."""
     if name == "accuracy":
         return found.accuracy.to_dict("records")
     if name == "heads":

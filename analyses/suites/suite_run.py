@@ -1,6 +1,6 @@
 """What does a model know of a suite, and which heads carry it? We exchange heads for the paradigms that it passes.
 
-One half of the groups of a paradigm's contrasts chooses heads, sets of heads and rules; the other reports on them.
+Half of a paradigm's groups of contrasts chooses heads, sets of heads and rules; the other half reports on them.
 """
 
 from collections import Counter
@@ -25,32 +25,32 @@ from interp.errors import whole_number
 from interp.statistics import benjamini_hochberg
 
 STAGES = "scoring sentences", "exchanging heads", "sets of heads"
-_LOOKS = 0.5  # of the contrasts: in so many a head that looks at the named word does
+_LOOKS = 0.5  # the least share of contrasts in which a head that "looks there" does so
 
 
 @dataclass(frozen=True)
 class Found:
-    """The tables of a suite (`suite_accuracy`, `suite_heads`, ...), an example a paradigm, and what was not tested."""
+    """A suite's tables (`suite_accuracy`, `suite_heads`, ...), one example per paradigm, and what was not tested."""
 
     suite: Suite
     tables: Mapping[str, pd.DataFrame]
-    examples: Mapping[str, Contrast]  # of paradigms whose heads were exchanged
-    untested: Mapping[str, str]  # for the other paradigms that are passed, why not
-    left_out: Mapping[str, Counter[str]]  # preferences without a contrast, and contrasts with tokens that do not align
+    examples: Mapping[str, Contrast]  # for paradigms whose heads were exchanged
+    untested: Mapping[str, str]  # for the other passed paradigms, the reason
+    left_out: Mapping[str, Counter[str]]  # preferences without a contrast, contrasts that align in part
 
     @cached_property
     def accuracy(self) -> pd.DataFrame:
-        """A row a paradigm."""
+        """One row per paradigm."""
         return self.tables["suite_accuracy"].loc[lambda rows: rows["level"] == "paradigm"]
 
     @cached_property
     def named(self) -> pd.DataFrame:
-        """A row for each head that carries some of a paradigm, most first."""
+        """One row per paradigm and head that carries part of it, strongest first."""
         return cause.named_heads(self.tables.get("suite_heads", pd.DataFrame()))
 
     @property
     def others(self) -> list[str]:
-        """A line for each paradigm that is not passed, or whose heads were not tested."""
+        """One line per paradigm that is not passed, or whose heads were not tested."""
         rows = self.accuracy.loc[self.accuracy["verdict"] != knowledge.PASSED].to_dict("records")
         lines = [f"{row['name']}: {row['verdict']} ({row['why']})." for row in rows]
         lines += [f"{name}: passed, but its heads are not testable ({why})." for name, why in self.untested.items()]
@@ -66,15 +66,15 @@ def find(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Found:
-    """What the model knows of a suite, and for each paradigm that it passes the heads that carry its preference.
+    """Measure what the model knows of a suite, and which heads carry its preference in each paradigm that it passes.
 
     Args:
-        model: causal or masked; heads are exchanged in models that interp runs.
-        suite: as `read` or `builtin` gives it.
-        text: the text whose n-grams are rivals; without it these are missing.
-        limit: at most so many items of each paradigm, drawn with their neighbours (twins); by default all.
+        model: causal or masked; heads are exchanged only in models that interp itself runs.
+        suite: from `read` or `builtin`.
+        text: source of the n-gram rivals; without it, they are missing.
+        limit: the most items per paradigm, drawn with their neighbours (twins); by default all.
         seed: draws items, halves, random sets and intervals.
-        progress: is called with the stage, and the number of lots done.
+        progress: called with the stage, and the number of lots done.
     """
     say, rng = Stages.to(progress), np.random.default_rng(whole_number("seed", seed))
     say.plan(STAGES)
@@ -105,14 +105,14 @@ def find(
 
 
 def _drawn(paradigm: Paradigm, limit: int, rng: np.random.Generator) -> Paradigm:
-    """At most so many items of a paradigm, drawn two neighbours at a time."""
+    """At most `limit` items of a paradigm, drawn two neighbours at a time."""
     pairs = rng.permutation(-(-len(paradigm.items) // 2))
     rows = [row for pair in pairs for row in (2 * pair, 2 * pair + 1) if row < len(paradigm.items)]
     return replace(paradigm, items=tuple(paradigm.items[row] for row in sorted(rows[:limit])))
 
 
 def _tables(model: Transformer, studied: Sequence[cause.Study], seed: int, say: Stages) -> dict[str, pd.DataFrame]:
-    """Tables of heads, sets, their transfer, parts of the prompt, and attention; similar paradigms are neighbours."""
+    """Tables of heads, transfer of sets, parts of the prompt, and attention; similar paradigms are neighbours."""
     rows = [cause.head_rows(model, each, seed, partial(say, STAGES[1])) for each in studied]
     order = _clustered(rows)
     heads, studied = _with_q([rows[n] for n in order]), [studied[n] for n in order]
@@ -128,7 +128,7 @@ def _tables(model: Transformer, studied: Sequence[cause.Study], seed: int, say: 
 def _attention(
     model: Transformer, studied: Sequence[cause.Study], named: pd.DataFrame, seed: int, progress: lots.Progress
 ) -> pd.DataFrame:
-    """Whether the heads that carry something look at the named word, and more often than the best rule does."""
+    """Whether the named heads look at the named word, and more often than the best rule does."""
     tables = []
     for each in studied:
         rows = attention_shares(model, each.contrasts, each.groups, each.chooses, seed, progress)
@@ -154,7 +154,7 @@ def _with_q(tables: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _clustered(tables: list[pd.DataFrame]) -> list[int]:
-    """The order in which paradigms that need the same heads are neighbours: average linkage of noised shares."""
+    """Order paradigms so that those that need the same heads are neighbours: average linkage of noised shares."""
     shares = [rows.loc[rows["intervention"] == "noise", "effect"].to_numpy(float) for rows in tables]
     if len(shares) < 3:
         return [*range(len(shares))]
