@@ -1,4 +1,4 @@
-"""Questions: each module measures, figures draw, a report and a command line put them together."""
+"""Questions about heads: each module measures, figures draw, a report and a command line combine them."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,12 @@ _ROOMS = (
 
 
 def __dir__() -> list[str]:
-    """What a user may call, and the packages that are loaded."""
+    """The public names, and the packages that are loaded."""
     return [*__all__, *(name for name in _ROOMS.split() if name in globals())]
 
 
 def __getattr__(name: str) -> Any:
-    """`view`, which is loaded when someone asks for it: to import a question is not to import what shows things."""
+    """Load `view` on first use, so that importing a question does not import what displays it."""
     if name != "view":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from analyses.report.notebook import view  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Does a head of cross-attention look at the part of the source that is being written, if the truth is known?
+"""Does a head of cross-attention look at the part of the source that is being written? Here the truth is known.
 
 The pairs of `models.pair_tasks` say which part of the source each part of the target comes from. A row of
 cross-attention belongs to the token that it helps to write, after the decoder has read all earlier tokens.
@@ -25,31 +25,30 @@ from interp.tokens import Span
 from models.pair_tasks import Pair
 
 BEHAVIOUR = "alignment"
-ANY_PART = "any part"  # all rows that have a part, together
+ANY_PART = "any part"  # all rows that have a part, pooled
 TITLES = ("encoder", "decoder", "cross-attention")  # in the order of `Heads.kinds_of`
 _BATCH = 64  # pairs
 
 
 @dataclass(frozen=True)
 class Example:
-    """One pair for a figure: a head of the encoder, of the decoder and of cross-attention, and the alignment.
+    """One pair for a figure: a head each of the encoder, the decoder and cross-attention, and the alignment.
 
-    `aligned` has the name, rows and columns of each part in the cross-attention's pattern, each from its first to one
-    after its last.
+    `aligned` has each part's name and its rows and columns in the cross-attention's pattern, as half-open ranges.
     """
 
     patterns: dict[str, Float[NDArray[floating], "query key"]]  # by the head's name
     source: list[str]  # the encoder's tokens
-    read: list[str]  # the decoder's last input in each row
-    written: list[str]  # its output there
+    read: list[str]  # each row's last input to the decoder
+    written: list[str]  # its output in each row
     aligned: list[tuple[str, Span, Span]]
 
 
 def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed: int = 0) -> pd.DataFrame:
-    """One row a head of cross-attention and part: how often its most attended token is in the part that is written.
+    """One row per head of cross-attention and part: how often its most attended token is in the part being written.
 
-    The baseline is the best fixed place, counted from the source's start or end and chosen for each part by the truth.
-    The interval resamples targets. An `InputError` refuses pairs of different tasks.
+    The baseline is the best fixed place, counted from the source's start or end, chosen for each part by the truth.
+    The interval resamples targets. Pairs of different tasks are an `InputError`.
     """
     pairs, (_, _, heads) = list(pairs), _kinds(model)
     kinds = {tuple(_names(pair)) for pair in pairs}
@@ -74,7 +73,7 @@ def measure(model: Model, pairs: Iterable[Pair], *, corpus: str = "pairs", seed:
 def score(
     pattern: Pattern, sought: Bool[Tensor, "prompt part query key"]
 ) -> tuple[Float[Tensor, "prompt head part2"], Float[Tensor, "prompt head part2"]]:
-    """Rows whose highest key is a right one, and rows with a right key; the last part is all parts together."""
+    """Count rows whose most attended key is right, and rows with a right key; the last part pools all parts."""
     has_part = sought.any(-1)[:, None]
     best = argmax(pattern)[:, :, None, :, None]
     hits = torch.take_along_dim(sought[:, None].to(pattern.device), best, -1)[..., 0].sum(-1).double()
@@ -83,10 +82,10 @@ def score(
 
 
 def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Place]:
-    """One head to draw of the encoder, of the decoder, and of cross-attention.
+    """One head each to draw for the encoder, the decoder and cross-attention.
 
-    In cross-attention it is the head that looks most often at the part that is written; elsewhere it is the head whose
-    rows have the highest peaks on average, among rows that see several keys.
+    In cross-attention, it is the head that looks most often at the part being written. Elsewhere, it is the head with
+    the highest mean peak over rows that see several keys.
     """
     *selves, _ = _kinds(model)
     table = measure(model, pairs)
@@ -132,7 +131,7 @@ def _tokenizers(model: Model) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Pattern, TokenBatch]:
-    """Every head's pattern while the right target is written, and the source."""
+    """Every head's pattern while the decoder reads the right target, and the source's tokens."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     sources = [source_tokenizer.encode(pair.source) for pair in pairs]
     start = model.config.target_start or 0
@@ -142,7 +141,7 @@ def _patterns(model: Model, heads: Heads, pairs: Sequence[Pair]) -> tuple[Patter
 
 
 def _sought(model: Model, pairs: Sequence[Pair], shape: torch.Size) -> Bool[Tensor, "prompt part query key"]:
-    """The right keys: for rows that write a token of a part, the source's tokens of that part."""
+    """True at the right keys: in rows that write a token of a part, the source's tokens of that part."""
     source_tokenizer, target_tokenizer = _tokenizers(model)
     names = _names(pairs[0])
     sought = torch.zeros(len(pairs), len(names), *shape, dtype=torch.bool)
@@ -155,14 +154,14 @@ def _sought(model: Model, pairs: Sequence[Pair], shape: torch.Size) -> Bool[Tens
 
 
 def _columns(tokenizer: Tokenizer, text: str, span: Span) -> list[int]:
-    """The text's tokens, special ones counted, that overlap `span`."""
+    """Columns of the tokens that overlap `span`, counting special tokens."""
     n_prefix = len(tokenizer.prefix)
     pieces = enumerate(tokenizer.pieces(text).spans, n_prefix)
     return [index for index, (first, end) in pieces if first < span[1] and end > span[0]]
 
 
 def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "prompt place query key"]:
-    """Patterns that always look at one place, from the start, then from the end, or at the nearest place."""
+    """Patterns that always look at one place, counted from the start, then from the end, or at the nearest there is."""
     last = source.lengths[:, None] - 1
     steps = torch.arange(width, device=source.ids.device)
     key: Int[Tensor, "prompt place"] = torch.cat([steps.minimum(last), (last - steps).clamp(min=0)], 1)
@@ -172,7 +171,7 @@ def _rivals(source: TokenBatch, width: int, n_queries: int) -> Float[Tensor, "pr
 
 def _most_peaked(model: Model, heads: Heads, pairs: Sequence[Pair]) -> Place:
     total = torch.zeros(heads.count)
-    for pair in pairs[:_BATCH]:  # one at a time: no padding
+    for pair in pairs[:_BATCH]:  # one at a time, without padding
         pattern, _ = _patterns(model, heads, [pair])
         total += pattern[0, :, 1:].amax(-1).mean(-1).cpu()
     return Place(heads.stack, heads.attention, *divmod(int(total.argmax()), heads.n_heads))

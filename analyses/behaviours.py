@@ -1,4 +1,4 @@
-"""Which behaviours are there? Ours and the user's, each a value that everything else reads."""
+"""Which behaviours are there? Ours and the user's, as values that everything else reads."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -24,10 +24,10 @@ RECORDED = {
 
 
 def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:
-    """Behaviours by name: ours are given by name, a user's as values; all of ours by default.
+    """Behaviours by name, from our names and a user's own values; by default all of ours.
 
     Raises:
-        InputError: an unknown name, or two behaviours or measures with the same name.
+        InputError: a name is unknown, or two behaviours or measures share a name.
     """
     by_name: dict[str, Behaviour] = {}
     for item in OURS if behaviours is None else behaviours:
@@ -52,7 +52,7 @@ def behaviours_for(heads: Heads, behaviours: Mapping[str, Behaviour]) -> dict[st
 
 
 def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
-    """The words of each measure and label, by name."""
+    """How sentences word each measure and label, by name."""
     measures = measures_of(behaviours)
     return {each.called: each.words for each in measures if each.called} | {each.name: each.words for each in measures}
 

@@ -1,10 +1,10 @@
 """Which heads follow reference, from a pronoun to its antecedent?
 
-Attention is read on texts with coreference chains: among the mentions before a pronoun, does the head choose one of its
-chain? Nearness and the same form solve most items, so they are baselines in the same scorer. The causal test swaps two
-people and asks which heads carry the gender of the right one. With one person, a head need only remember the last name.
-With two people of different gender, the sentence decides: "Tim waved to Sue and closed" his eyes, "Tim watched Sue
-close" her eyes. So neither the first name nor the nearest is always right.
+We read attention on texts with coreference chains: among the mentions before a pronoun, does the head choose one of
+its chain? The nearest mention or one of the same form solves most items, so such rules are baselines in the same
+scorer. The causal test swaps two people and asks which heads carry the gender of the right one. With one person, a head
+need only remember the last name. With two of different gender, the sentence decides: "Tim waved to Sue and closed" his
+eyes, "Tim watched Sue close" her eyes. So neither the first name nor the nearest is always right.
 """
 
 import random
@@ -45,7 +45,7 @@ from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from models.stories.writer import OF_OBJECT, OF_SUBJECT, TRADES, Trade
 
 __all__ = ["BEHAVIOUR", "MEASURES", "PREDICTING", "TASKS", "Collector", "effects", "measure"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names
 
 
 def measure(
@@ -58,15 +58,15 @@ def measure(
 ) -> pd.DataFrame:
     """How often every head's attention from a pronoun chooses a mention of its chain, among all mentions before it.
 
-    `antecedent` is the share of pronouns whose most attended candidate is in the chain. `antecedent-mass` is the share
-    of the candidates' attention on the chain. `:named` keeps items whose nearest true antecedent is a name or a noun.
+    `antecedent` is the share of pronouns whose most attended candidate is in the chain; `antecedent-mass` the chain's
+    share of the candidates' attention. `:named` keeps items whose nearest true antecedent is a name or a noun.
     In a causal model, `antecedent-predicting` reads the token before the pronoun. The baseline is the strictest of
-    `analyses.scoring.antecedents.RIVALS`; before the pronoun, the strictest of those that do not know it.
+    `analyses.scoring.antecedents.RIVALS`; before the pronoun, the strictest rival that does not know the pronoun.
 
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty, has no chains, or no pronoun with a right and a wrong candidate before it.
+        InputError: the corpus is empty, or has no chains, or no pronoun with a right and a wrong candidate before it.
     """
     collector = partial(Collector, seed=seed, pronouns=pronouns)
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
@@ -84,7 +84,7 @@ def _chain(window: Window, *, named: bool = False, predicting: bool = False, str
 
 
 def _variants(name: str, rivals: Sequence[Rival], *, label: str | None = None, recorded: str = "") -> list[Measure]:
-    """A measure of all pronouns, and of those whose nearest true antecedent is a name or a noun."""
+    """A measure of all pronouns, and one of those whose nearest true antecedent is a name or a noun."""
     shared: dict[str, Any] = {"rivals": rivals, "null": "same distance", "together": name}
     claims = partial(_chain, predicting=name == "antecedent-predicting")
     overall = declared("coreference", name, claims=claims, label=None, reference="nearest", recorded=recorded, **shared)
@@ -129,7 +129,7 @@ class Collector(Scoring):
         rules: bool = True,
         removed: bool = True,
     ):
-        """Without `rules`, no choices are kept for `tables/rules`; without `removed`, the first position is kept."""
+        """`rules` keeps choices for `tables/rules`; `removed` also reads without the first position."""
         super().__init__(model, BEHAVIOUR.name, heads)
         n_ctx = model.config.stacks[self.heads.stack].n_ctx
         self.nothing = (
@@ -166,11 +166,11 @@ class Collector(Scoring):
                     scorer.add_choices(choices, sink)
 
 
-_Question = tuple[int, Window, AntecedentItem]  # a prompt's number, and an item as its window shows it
+_Question = tuple[int, Window, AntecedentItem]  # prompt index, window, and the item as the window shows it
 
 
 def _visible_items(window: Window, items: Iterable[AntecedentItem], counts: Counter[str]) -> Iterator[AntecedentItem]:
-    """The items that a window scores, with the candidates that it shows."""
+    """The items that a window scores, with their visible candidates."""
     absent = {word for word, count in enumerate(window.pieces, window.start) if not count}.union(range(window.start))
     for item in items:
         if not window.scores(item.pronoun):
@@ -183,7 +183,7 @@ def _visible_items(window: Window, items: Iterable[AntecedentItem], counts: Coun
 
 
 def _remove(item: AntecedentItem, absent: Collection[int]) -> AntecedentItem | None:
-    """The item without the absent candidates; None if no right or no wrong one is left."""
+    """The item without absent candidates; None unless a right and a wrong one remain."""
     indices = [index for index, word in enumerate(item.candidates) if word not in absent]
     if len(indices) == len(item.candidates):
         return item
@@ -229,16 +229,16 @@ _TWO_PEOPLE, _ONE_PERSON = DECLARED["tasks"]["gender"], DECLARED["tasks"]["name-
 
 
 def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects:
-    """Which heads carry who a pronoun means, and a person's gender to the pronoun, in three tasks.
+    """Which heads carry a pronoun's referent, and a person's gender up to the pronoun, in three tasks.
 
-    `reference`: two people with different trades; the verb tells which one “he” or “she” means, in half of the pairs
-    the subject. The answers are what they do for a living ("The baker praised the tailor because he": sewed). The
-    corrupted prompt swaps the two. `gender`: two people of different gender, swapped in the corrupted prompt. The
-    answers are " his" and " her", for the person whose eyes, mouth or hand it must be: in half of the pairs the
+    `reference`: two people with different trades. The verb decides whom “he” or “she” means: the subject in half of the
+    pairs. The answers are what they do for a living ("The baker praised the tailor because he": sewed). The corrupted
+    prompt swaps the two. `gender`: two people of different gender, swapped in the corrupted prompt. The
+    answers are " his" and " her", for the person whose eyes, mouth or hand it must be. In half of the pairs that is the
     subject, in half the one who is watched or let, and comes last. `name-gender`: one person; the corrupted prompt has
-    a name of the other gender. The answers are " he" and " she" (or " He" and " She"), and a gender-neutral prompt says
-    how much of the answer was there anyway (Vig 2020). Names have the same number of tokens, and each gender is the
-    clean one in half of the pairs.
+    a name of the other gender. The answers are " he" and " she" (or " He" and " She"). A gender-neutral prompt shows
+    which answer the model prefers anyway (Vig 2020). In each pair, names have the same number of tokens; each gender is
+    the clean one in half of the pairs.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
@@ -297,7 +297,7 @@ def _task(
     people: Callable[[Tokenizer], list[Any]],
     neutral: str | None = None,
 ) -> Task:
-    """Pairs of prompts, every second one the other way round; no couple comes again before all have come."""
+    """Pairs of prompts, every second one reversed; each couple appears once before any repeats."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer")
@@ -341,6 +341,6 @@ BEHAVIOUR = Behaviour(
     bare={"rules": False},
     null={"removed": False},
     cost=6,
-    words=40,  # a pronoun comes after another mention
+    words=40,  # an item needs a mention before the pronoun
     probe="antecedent",
 )

@@ -1,8 +1,8 @@
 """What explains a head's attention: position, token and class, the nearest word of a class, or relation and reference?
 
-Two models explain it, both fitted on one half of the documents and reported on the other. A mixture says which rules
-the attention consists of. A conditional logit in four groups says how much of the difference from uniform attention
-each group explains, beyond those before it and beyond all others.
+Two models explain it, both fitted on one half of the documents and evaluated on the other. A mixture splits the
+attention among rules. A conditional logit with four groups of rules gives how much of the difference from uniform
+attention each group explains, beyond the groups before it and beyond all others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,26 +29,26 @@ from interp.statistics import estimate
 from interp.tokens import NO_WORD
 
 COLUMNS: list[str] = DECLARED["tables"]["explained"].split()
-ROWS, PAIRS = 4_000, 1 << 17  # queries of a half, and keys they see, at most
-LONGEST = 64  # words of a stretch of text
+ROWS, PAIRS = 4_000, 1 << 17  # queries per half, and keys that they see, at most
+LONGEST = 64  # words per stretch of text
 AS_UNIFORM = 0.05  # nats: heads closer to uniform attention are not explained
 UNIFORM, ALL_GROUPS = "uniform", "all"
-TAG_PAIR, FORM = "tag:", "word:"  # prefixes of properties of a key that are no rules; only the logit has them
-_FREQUENT = 64  # the most frequent pairs of tags, and forms
+TAG_PAIR, FORM = "tag:", "word:"  # prefixes of key properties that are no rules; only the logit uses them
+_FREQUENT = 64  # pairs of tags, and forms: the most frequent ones
 
 
 @dataclass(frozen=True)
 class Explained:
     """The rows of `tables/explained`, and what was read and left out.
 
-    One row a head, kind and part, all from the half of the documents without fits. `share` has a 95% interval over
-    groups of documents, for a fixed fit. `kl` is KL(attention || uniform) a row, in nats.
+    One row per head, kind and part, all from the half that fitted nothing. `share` has a 95% interval over groups of
+    documents, for a fixed fit. `kl` is KL(attention || uniform) per row, in nats.
 
-    mixture   the share of the head's attention for a rule of `named_keys.NAMES`, or for uniform attention; they add up
-              to 1. `all` is the share of `kl` that the mixture explains. `weight` is a rule's weight against others if
-              it names a key
-    nested    the share of `kl` that a group explains beyond those before it; `all`: by all four
-    unique    the share that is lost without the group
+    mixture   the share of the head's attention for a rule of `named_keys.NAMES`, or for uniform attention; shares add
+              up to 1. `all` is the share of `kl` that the mixture explains. `weight` is a rule's weight relative to
+              others if it names a key
+    nested    the share of `kl` that a group explains beyond those before it; `all`: the share for all four
+    unique    the share lost without the group
     shapley   what the group adds, on average over all orders (Shapley 1953)
     """
 
@@ -66,8 +66,8 @@ def explain(
 ) -> Explained:
     """Fit both models to the attention of every head between the words of some stretches of text.
 
-    Missing annotation has no rules. `seed` draws the stretches and the intervals. An `InputError` refuses a corpus that
-    is empty, in one half of the documents, or has words that the model does not know.
+    Rules that need missing annotation are left out. `seed` draws the stretches and the intervals. A corpus is an
+    `InputError` if it is empty, fills only one half of the documents, or has words that the model does not know.
     """
     heads, name = heads or Heads.from_model(model), getattr(corpus, "name", "texts")
     return fit_sample(model, seed, name, heads, sample(corpus, causal=heads.causal, seed=seed), progress)
@@ -81,7 +81,7 @@ def fit_sample(
     stretches: Sequence[AnnotatedText],
     progress: Progress | None = None,
 ) -> Explained:
-    """The same on stretches that were drawn from a corpus of that name: one lot of work."""
+    """`explain` on stretches drawn from a corpus called `name`: one lot of work."""
     reading = Reading(model, stretches, progress, heads=heads)
     pairs, names = _visible_keys(reading)
     refuse_unread(reading.counts, name)
@@ -94,8 +94,8 @@ def fit_sample(
 def sample(corpus: Iterable[AnnotatedText], *, causal: bool, seed: int = 0) -> list[AnnotatedText]:
     """Stretches of at most 64 words, drawn at random: about 4,000 words of each half of the documents, or fewer.
 
-    A stretch begins with a sentence, or after the stretch before it. All queries of a half see at most 131,072 keys, so
-    there are fewer words if stretches are long.
+    A stretch begins with a sentence, or right after another stretch. The queries of a half see at most 131,072 keys, so
+    long stretches mean fewer words.
     """
     rng = np.random.default_rng(seed)
     halves: list[list[tuple[float, AnnotatedText, int, int]]] = [[], []]
@@ -117,7 +117,7 @@ def _stretches(text: AnnotatedText) -> Iterator[tuple[int, int]]:
 
 
 def _first_of(half: list[tuple[float, AnnotatedText, int, int]], causal: bool) -> list:
-    """As many of the first as fit."""
+    """As many stretches as fit the limits, from the start."""
     half = sorted(half, key=lambda each: each[0])
     length = np.array([end - begin for _, _, begin, end in half])
     pairs = length * (length + 2) // (2 if causal else 1)
@@ -148,12 +148,12 @@ def _frequent(numbers: Int[Tensor, " pair"]) -> list[int]:
 
 
 def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
-    """Item, group, uniform attention, attention, marks, tags and form of each pair, on the CPU."""
+    """Each pair's item, group, uniform attention, attention, marks, tags and form, on the CPU."""
     n_words, word_of = batch.pieces.shape[1], batch.word_of
     worded = word_of != NO_WORD
     prefix, behind = (~worded).cummin(1).values, (~worded).flip(1).cummin(1).values.flip(1)
     to = torch.where(prefix, n_words, torch.where(behind, n_words + 1, torch.where(worded, word_of, n_words + 2)))
-    belongs = one_hot(to, n_words + 3).to(batch.pattern).transpose(1, 2)[:, :-1]  # a token between words is nobody's
+    belongs = one_hot(to, n_words + 3).to(batch.pattern).transpose(1, 2)[:, :-1]  # a token between words has none
     pooled = pool(torch.cat([batch.pattern, batch.rows.uniform], 1), belongs[:, :n_words], belongs)
     word = torch.arange(n_words, device=word_of.device)
     begin = torch.tensor([window.scored_from - window.start for window in batch.windows], device=word_of.device)
@@ -170,9 +170,9 @@ def _words(batch: Batch, forms: dict[str, int]) -> tuple[Tensor, ...]:
 
 
 def explained(visible: VisibleKeys, groups: Mapping[str, str], heads: Heads, *, seed: int = 0) -> pd.DataFrame:
-    """Fit both models on even groups of documents, and report on odd ones: `COLUMNS` without the corpus.
+    """Fit both models on even groups of documents and report on odd ones: `COLUMNS` without the corpus.
 
-    `groups` has the group of each mark, one of `GROUPS`. Marks of `TAG_PAIR` and `FORM` are only in the logit.
+    `groups` maps each mark to one of `GROUPS`. Only the logit uses marks of `TAG_PAIR` and `FORM`.
     """
     fitted, reported = visible.half(0), visible.half(1)
     occurs = fitted.marks.any(0).tolist()
@@ -202,11 +202,11 @@ def _mixture(
     heads: Heads,
     seed: int,
 ) -> pd.DataFrame:
-    """The share of each head's attention for each rule, and what the whole mixture explains."""
+    """Each rule's share of each head's attention, and what the whole mixture explains."""
     weights = attention_models.fit_mixture(fitted)
     had = attention_models.mixture_shares(reported, weights)
     totals = torch.cat([had, attention_models.mixture_gain(reported, weights)[:, None]], 1)
-    rows = reported.rows()[:, None] + 0 * kl  # NaN where nothing is said
+    rows = reported.rows()[:, None] + 0 * kl  # NaN where `kl` is
     wholes = torch.cat([rows[:, None].expand_as(had), kl[:, None]], 1)
     weight = torch.cat([weights + 0 * kl[0], torch.full_like(weights[:1], torch.nan)]).T.flatten()
     return _estimated(heads, "mixture", parts, totals, wholes, seed).assign(weight=weight.numpy())
@@ -215,7 +215,7 @@ def _mixture(
 def _by_group(
     fitted: VisibleKeys, reported: VisibleKeys, kl: Float[Tensor, "group head"], members: Sequence[Sequence[int]]
 ) -> dict[str, Float[Tensor, "group part head"]]:
-    """What each group of marks explains, from a logit of every set of groups, started at a smaller set's fit."""
+    """What each group of marks explains, from a logit for every set of groups, started at a smaller set's fit."""
     numbers = range(len(GROUPS))
     weights: dict[tuple[int, ...], Tensor] = {(): fitted.attention.new_zeros(fitted.marks.shape[1], kl.shape[1])}
     closer: dict[tuple[int, ...], Tensor] = {(): torch.zeros_like(kl)}
@@ -257,7 +257,7 @@ def _estimated(
     wholes: Float[Tensor, "group part head"],
     seed: int,
 ) -> pd.DataFrame:
-    """Totals as shares of wholes; `parts` has the name and the group of each."""
+    """Totals as shares of wholes; `parts` has each total's name and group."""
     head_columns, part = heads.columns(len(parts))
     shares = estimate(*(each.transpose(1, 2).flatten(1).numpy() for each in (totals, wholes)), seed=seed)
     names, groups = (np.array(each, dtype=object)[part] for each in zip(*parts, strict=True))

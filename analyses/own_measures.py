@@ -1,7 +1,7 @@
-"""How does a user ask a question of their own? With a measure made in one line, scored beside rivals as ours are.
+"""How does a user ask their own question? With a one-line measure, scored against rivals as ours are.
 
-A measure of word pairs is scored as relations are: how often is the most attended word the target? A measure of claims
-is scored as positional ones are: what share of attention is on the claimed keys (`docs/own_measures.md`)?
+Measures of word pairs are scored like relations: how often is the most attended word the target? Measures of claims
+are scored like positional ones: what share of attention is on the claimed keys (`docs/own_measures.md`)?
 """
 
 import runpy
@@ -36,7 +36,7 @@ Pairs = Callable[[AnnotatedText], Iterable[tuple[int, int]]]
 
 
 def _offset_rival(offset: int) -> Rival:
-    """A pattern that looks at one offset, in tokens; a row without such a key looks nowhere."""
+    """A pattern that looks at one offset, in tokens; rows without such a key look nowhere."""
     return Rival(f"offset {offset:+d}", lambda rows: (near(rows, offset) & rows.visible)[:, None].to(REAL))
 
 
@@ -46,7 +46,7 @@ OF_TOKENS = (EVERY_KEY, *map(_offset_rival, (-5, -4, -3, -2, -1, 1, 2, 3)))
 
 
 def own_behaviour(measures: Sequence[Measure], name: str = NAME, *, title: str = "") -> Behaviour:
-    """A behaviour of a user's measures, of word pairs or claims, in shares; `title` is the heading."""
+    """A behaviour made of a user's measures of word pairs or claims, in shares; `title` is the heading."""
     for measure in measures:
         if not measure.points or measure.unit != "share":
             raise InputError(f"measure {measure.name}: expected `pairs` or `claims`, and the unit share")
@@ -98,7 +98,7 @@ def _checked_claims(name: str, claims: Callable[[Window], Any], window: Window) 
 
 
 def _called(name: str, expected: str, function: Callable[[Any], Any], argument: Rows | Window) -> Any:
-    """What a user's function returns, or its error with the measure's name."""
+    """The result of a user's function; its errors name the measure."""
     try:
         return function(argument)
     except Exception as error:
@@ -106,7 +106,7 @@ def _called(name: str, expected: str, function: Callable[[Any], Any], argument: 
 
 
 def as_behaviours(measures: Iterable[str | Behaviour | Measure]) -> list[str | Behaviour]:
-    """The behaviours, a user's single measures gathered into one."""
+    """The behaviours, with a user's single measures gathered into one."""
     measures = list(measures)
     single = [each for each in measures if isinstance(each, Measure)]
     return [each for each in measures if not isinstance(each, Measure)] + ([own_behaviour(single)] if single else [])
@@ -122,10 +122,10 @@ def measure_pairs(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> pd.DataFrame:
-    """How often each head's most attended word, from the first of each pair, is the second: rows of `tables/heads`.
+    """How often a head looks most from the first word of a pair to the second: the rows of `tables/heads`.
 
-    `pairs` gives pairs of a text's words, query and target, as indices. An `InputError` refuses a corpus without such a
-    pair, and a model of two stacks or without a tokenizer.
+    `pairs` returns a text's pairs of word indices, query and target. A corpus without such a pair is an `InputError`,
+    and so is a model of two stacks or without a tokenizer.
     """
     measures = [_with_rivals(Measure(name, title, pairs=pairs))]
     return measured(partial(Collector, measures=measures), model, corpus, seed=seed, progress=progress).heads
@@ -134,13 +134,13 @@ def measure_pairs(
 def read_file(path: Path) -> list[str | Behaviour]:
     """The behaviours and measures of a user's Python file, in lists `BEHAVIOURS` and `MEASURES` or at its top level.
 
-    An `InputError` says what is wrong with it.
+    A faulty file is an `InputError`.
     """
     if not path.is_file():
         raise InputError(f"no file {path}: expected a Python file that makes measures")
     try:
         names = runpy.run_path(str(path), run_name="measures")
-    except (Exception, SystemExit) as error:  # whatever the user's own file does
+    except (Exception, SystemExit) as error:  # the file is the user's code and may raise anything
         raise InputError(f"{path}: {type(error).__name__}: {error}") from error
     listed = [names[name] for name in ("BEHAVIOURS", "MEASURES") if name in names]
     items = [each for values in listed for each in values] if listed else list(names.values())
@@ -180,7 +180,7 @@ class Collector(Scoring):
 
 
 class _Shares(Readings):
-    """Attention on claimed keys, over the rows that see any."""
+    """Attention on claimed keys, over rows that see any."""
 
     def add(self, batch: Batch) -> None:
         """Score one batch."""
@@ -192,7 +192,7 @@ class _Shares(Readings):
 
 
 def claimed_keys(batch: Batch, measure: Measure) -> Bool[Tensor, "prompt query key"]:
-    """True where a key satisfies the measure, whether the row sees it or not."""
+    """True at keys that satisfy the measure, whether the row sees them or not."""
     if measure.mask is not None:
         return measure.mask(batch.rows)
     claimed = torch.zeros_like(batch.rows.visible)

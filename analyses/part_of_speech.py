@@ -1,8 +1,8 @@
 """Which heads follow grammar: from one tag to another, and between the two ends of a dependency?
 
-Attention is read on tagged and parsed text. A head that looks at a fixed offset follows many relations by accident, so
-the best fixed offset is the baseline, in the same scorer. The causal test asks which heads carry the number of a
-subject to its verb, across a distractor.
+We read attention on tagged and parsed text. A head that looks at a fixed offset follows many relations by accident, so
+the baseline is the best fixed offset, in the same scorer. The causal test asks which heads carry a subject's number to
+its verb, across a distractor.
 """
 
 import random
@@ -42,7 +42,7 @@ from interp.tokens import NO_WORD
 from models.stories.lexicon import NOUNS
 
 __all__ = ["BEHAVIOUR", "TASKS", "Collector", "effects", "measure", "relation_measure", "tag_measure"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names
 
 UNIVERSAL_TAGS = frozenset(DECLARED["tags"]["universal"].split())
 TAG_PAIRS = tuple(
@@ -61,14 +61,14 @@ def measure(
 ) -> pd.DataFrame:
     """Every head's relation accuracies (Clark 2019) and tag lifts, with and without the first position.
 
-    Relation accuracy: from one end of a dependency, how often is the other end the most attended word? The word itself
-    and special tokens do not count. The baseline is the best fixed offset in words. Tag lift: see
+    Relation accuracy: from one end of a dependency, how often is the other end the most attended word? The query word
+    itself and special tokens do not count. The baseline is the best fixed offset in words. Tag lift: see
     `interp.patterns.tags`; its baseline is 1. Texts without tags or relations are counted and left out.
 
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty or lacks the annotation.
+        InputError: the corpus is empty, or lacks the annotation.
     """
     collector = partial(Collector, seed=seed, relations=relations, tag_pairs=tag_pairs)
     return measured(collector, model, corpus, seed=seed, progress=progress).heads
@@ -98,8 +98,8 @@ def relation_measure(relation: str, way: str) -> Measure:
 def predicting_measure(relation: str, way: str, *, masked: bool = False) -> Measure:
     """From where a model predicts a word to the word at the relation's other end.
 
-    A causal model predicts it in the token before, another model in a mask (`masked`). Keys are hidden only from the
-    former: with masks, the knock-outs of the relation itself read masked words.
+    A causal model predicts a word at the token before it, other models at a mask (`masked`). Only causal models have
+    knock-outs of this measure: with masks, the knock-outs of the relation itself already read masked words.
     """
     source, target = way.split("->")
     name = f"relation-{'masked' if masked else 'predicting'}:{relation}:{way}"
@@ -124,7 +124,7 @@ _PREDICTING, _MASKED = ([predicting_measure(*each, masked=masked) for each in PR
 
 
 def transposed_measure(relation: str) -> Measure:
-    """Of all words, does the head of the relation attend to the dependent most?"""
+    """Of all words, is it the head of the relation that attends most to the dependent?"""
     return Measure(
         f"relation:{relation}:head->dependent:transposed",
         f"of all that attend to the dependent of {relation}, its head does most",
@@ -146,7 +146,7 @@ def tag_measure(query: str, key: str) -> Measure:
         rivals=(NO_PREFERENCE,),
         null="same distance",
         tasks=_AGREEMENT if (query, key) == ("VERB", "NOUN") else (),
-        recorded="tag" if (query, key) == ("NOUN", "ADJ") else name,  # curves show "tag"
+        recorded="tag" if (query, key) == ("NOUN", "ADJ") else name,  # training curves show "tag"
     )
 
 
@@ -176,14 +176,14 @@ class Collector(Scoring):
         transposed: bool = True,
         removed: bool = True,
     ):
-        """Without `rules`, no choices are kept for `tables/rules`; without `removed`, the first position is kept."""
+        """`rules` keeps choices for `tables/rules`; `removed` also reads without the first position."""
         super().__init__(model, BEHAVIOUR.name, heads, nothing=_NOTHING)
         self.relations = {*relations}
 
         def scorer(
             measures: Sequence[Measure], pairs: Callable[[AnnotatedText], list[Pair]], tiers: Any, **options: Any
         ) -> PairScorer:
-            """Measures with their strata; `known` are the rules to compare with, the simplest first."""
+            """A scorer of measures with their strata; `tiers` are the rules to compare with, the simplest first."""
             narrow, columns = strata_of(measures)
             measures, records = [*measures, *narrow], None
             if rules:
@@ -209,7 +209,7 @@ class Collector(Scoring):
             self.parts.append(PairScorer(self.heads, turned, pairs, self.counts, received=True))
 
     def add(self, batch: Batch) -> None:
-        """Score one batch, and count what is left out: words of another tag set are keys of no measure."""
+        """Score one batch, and count what is left out: words of another tag set are no measure's keys."""
         super().add(batch)
         for window in batch.windows:
             text, words = window.text, slice(window.scored_from, window.stop)
@@ -245,7 +245,7 @@ class Lifts(Summed):
         other_words = (word_of[:, :, None] != word_of[:, None, :]) & has_word[:, None]
         totals, word = self.totals["kept"], word_of.clamp(min=0)
         by_word = batch.by_word(lambda text: [self.tags.get(tag, len(self.tags)) for tag in text.tags or ()])
-        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1 for none; others share one number
+        tags = torch.where(word_of == NO_WORD, -1, by_word.gather(1, word))  # -1: none; foreign tags share one number
         asking = totals.asking(torch.where(scored, tags, -1), batch.pieces.gather(1, word))
         sides, rest = tag_sides(totals.bins, batch.pattern, other_words & visible, tags, asking)
         totals.add(batch.groups, sides, asking, visible)
@@ -267,8 +267,8 @@ def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects
     """Which heads carry the subject's number to its verb, in two tasks.
 
     `agreement` has another noun between subject and verb, singular in half of the pairs. `agreement-adjacent` has none,
-    so it also shows heads of a model that only uses the nearest noun. Clean and corrupted subjects differ in number:
-    they are two forms of one noun if these have the same number of tokens, else two nouns. The answers are " was" and
+    so it also finds heads of a model that only uses the nearest noun. Clean and corrupted subjects differ in number.
+    They are two forms of one noun if these have the same number of tokens, else two nouns. The answers are " was" and
     " were"; each number is the clean one in half of the pairs.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
@@ -285,12 +285,12 @@ def _agreement(model: Model, count: int | None, seed: int, name: str, question: 
     rng.shuffle(subjects)
     rows = []
     for number in range(count or PAIRS):
-        turn, place = divmod(number, len(subjects))  # all subjects, then all again
+        turn, place = divmod(number, len(subjects))  # use all subjects before any repeats
         singular, plural = subjects[place]
         distractor = rng.choice([noun for noun in NOUNS if not {singular, plural} & {*noun}])
         frame = rng.choice(DECLARED["tasks"][name]["frames"])
         forms = [(singular, " was"), (plural, " were")]
-        if (number + turn) // 2 % 2:  # each subject both ways
+        if (number + turn) // 2 % 2:  # each subject is clean in both numbers
             forms.reverse()
         prompts = [frame.format(subject=subject, distractor=distractor[(number + turn) % 2]) for subject, _ in forms]
         rows.append((*prompts, *(verb for _, verb in forms), (singular, plural, distractor.singular, frame)))
@@ -303,7 +303,7 @@ def _agreement(model: Model, count: int | None, seed: int, name: str, question: 
 
 
 def _subjects_of_equal_length(tokenizer: Tokenizer, rng: random.Random) -> list[tuple[str, str]]:
-    """Singulars and plurals with the same number of tokens after "The": of one noun if possible, else of two."""
+    """Singulars and plurals with the same number of tokens after "The", of one noun if possible, else of two."""
 
     def length(noun: str) -> int:
         return len(tokenizer.continuation(" " + noun))

@@ -1,6 +1,6 @@
 """Which heads look by position: the previous token, a fixed offset, the first token, an earlier copy, what followed it?
 
-Attention is read on any text, and on random tokens repeated once, where only induction helps. The causal test breaks
+We read attention on any text, and on random tokens repeated once, where only induction helps. The causal test breaks
 the repeat and asks which heads carry the copy from its first occurrence to the second.
 """
 
@@ -35,27 +35,27 @@ from interp.tokens import NO_WORD
 from models.initialisation import untrained
 
 __all__ = ["BEHAVIOUR", "CROSSING", "MEASURES", "TASKS", "Collector", "effects", "induction", "measure", "repeated"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names
 
-_PAIRS = 40  # of the causal test
-_AT_ONCE = 8  # repeats that are read together
-_UNTRAINED_WINDOWS = 32  # of text, on which untrained models set the bar of `positional-head`
-_REPEATS = 40  # sequences on which induction is measured
-REPEATS = "random repeats"  # what induction is measured on, whatever the corpus is
+_PAIRS = 40  # in the causal test
+_AT_ONCE = 8  # repeats per pass
+_UNTRAINED_WINDOWS = 32  # windows of text on which untrained models set the bar of `positional-head`
+_REPEATS = 40  # sequences for measuring induction
+REPEATS = "random repeats"  # the text of induction, whatever the corpus
 _LONGEST_REPEAT, SHORTEST_REPEAT = 50, 8
 
 
 def measure(
     model: Model, corpus: Iterable[AnnotatedText] | None = None, *, seed: int = 0, progress: Progress | None = None
 ) -> pd.DataFrame:
-    """Every head's positional measures on a corpus, with and without the first position, against uniform attention.
+    """Every head's positional measures on a corpus, with and without the first position, beside uniform attention.
 
-    Without a corpus the text is random token ids. A model without a tokenizer reads texts of ids ("5 17").
+    Without a corpus, the text is random token ids. A model without a tokenizer reads texts of ids ("5 17").
 
     Returns the rows of `tables/heads`.
 
     Raises:
-        InputError: the corpus is empty, or it has words and the model has no tokenizer.
+        InputError: the corpus is empty, or has words although the model has no tokenizer.
     """
     if corpus is None:
         model, corpus = by_ids(model), random_ids(model, seed)
@@ -103,18 +103,18 @@ _BY_NAME = {measure.name: measure for measure in MEASURES}
 
 
 def masks(*, causal: bool) -> dict[str, positional.Mask]:
-    """The mask of each measure that is read on the text itself."""
+    """The mask of each measure that reads the text itself."""
     measures = BEHAVIOUR.measurable(causal=causal)
     return {measure.name: measure.mask for measure in measures if measure.mask and not measure.corpus}
 
 
 class Collector(Scoring):
-    """Adds up positional measures; induction, on random tokens of its own, is measured at the end."""
+    """Adds up positional measures; at the end it measures induction on random tokens."""
 
     def __init__(
         self, model: Model, *, seed: int = 0, heads: Heads | None = None, n_untrained: int = 3, repeats: int = _REPEATS
     ):
-        """Without untrained models, `positional-head` has no baseline and is left out; `repeats` are for induction."""
+        """Without untrained models, `positional-head` has no baseline and is left out; induction reads `repeats`."""
         super().__init__(model, BEHAVIOUR.name, heads)
         self.model, self.seed, self.repeats = model, seed, repeats
         self.seeds = range(whole_number("seed", seed), seed + n_untrained)  # of the untrained models
@@ -150,7 +150,7 @@ class Collector(Scoring):
 
 
 class _Sample:
-    """The windows whose hashes come first, in whatever order the texts come."""
+    """The windows with the lowest hashes, so the order of texts does not matter."""
 
     def __init__(self):
         self.drawn: list[tuple[str, Window]] = []
@@ -179,20 +179,20 @@ def _untrained_modes(model: Model, heads: Heads, sample: Sequence[Window], seed:
 
 
 def repeat_length(model: Model) -> int:
-    """How many tokens R has: as many as fit twice after a start token, at most 50."""
+    """The length of R: as many tokens as fit twice after a start token, at most 50."""
     stacks = model.config.stacks.values()
     return min(_LONGEST_REPEAT, (min(stack.n_ctx for stack in stacks) - 1) // 2, len(_ordinary_ids(model)))
 
 
 def _ordinary_ids(model: Model) -> list[int]:
-    """Ids in every stack's vocabulary that no tokenizer has as special tokens."""
+    """Ids that every stack knows and that are no special tokens of any tokenizer."""
     special = [each.special_ids for each in (model.tokenizer, model.target_tokenizer) if each]
     d_vocab = min(stack.d_vocab for stack in model.config.stacks.values())
     return sorted({*range(d_vocab)}.difference(*special))
 
 
 def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
-    """`count` rows of start + R + R as ids; R is drawn without replacement, from tokens that are not special."""
+    """`count` rows of ids, start + R + R; R is drawn without replacement from tokens that are not special."""
     ordinary = torch.tensor(_ordinary_ids(model))
     generator = torch.Generator().manual_seed(whole_number("seed", seed))
     orders = [torch.randperm(len(ordinary), generator=generator)[:length] for _ in range(count)]
@@ -203,7 +203,7 @@ def repeated(model: Model, length: int, count: int, seed: int) -> torch.Tensor:
 
 
 def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = False) -> list[Window]:
-    """The rows of `repeated` as texts, each one a document; if `paired`, an encoder reads the same."""
+    """The rows of `repeated` as windows, each its own document; if `paired`, an encoder reads the same."""
     windows = []
     for number, row in enumerate(repeated(model, length, count, seed).tolist()):
         ids, start = tuple(row), len(row) - 2 * length
@@ -216,7 +216,7 @@ def repeats(model: Model, length: int, count: int, seed: int, *, paired: bool = 
 def induction(model: Model, length: int, seed: int, heads: Heads | None = None, count: int = _REPEATS) -> Scored:
     """Mean A[i, i - (n - 1)] over the second copy: attention to what followed the token's first occurrence.
 
-    A decoder with an encoder reads the repeat while its encoder reads it too.
+    In an encoder-decoder, both stacks read the repeat.
     """
     heads = heads or Heads.from_model(model)
     measure = _BY_NAME["induction"]
@@ -241,7 +241,7 @@ def effects(model: Model, *, pairs: int | None = None, seed: int = 0) -> Effects
     """Which heads carry a copy: the task `repeat`, with 40 `pairs` by default.
 
     Clean: start + R + the beginning of R. Corrupted: in the first R, the prompt's last token and a later one are
-    swapped, so another token follows it. The right and the wrong answer are what followed in either prompt.
+    swapped, so another token follows it. The answers are the tokens that followed it in the clean and corrupted prompt.
     """
     return effects_of(model, BEHAVIOUR.name, TASKS, pairs=pairs, seed=seed)
 
@@ -252,7 +252,7 @@ def _broken_repeat(model: Model, count: int | None, seed: int, name: str, questi
         raise InputError(f"repeats of {length} tokens are shorter than {SHORTEST_REPEAT}")
     ids = repeated(model, length, count, seed)
     start = ids.shape[1] - 2 * length
-    column = start + length // 2  # the token of the first copy whose successor is asked for
+    column = start + length // 2  # in the first copy, the token whose successor is the answer
     generator = torch.Generator().manual_seed(seed)
     partner = torch.randint(column + 2, start + length - 1, (count,), generator=generator)
     row = torch.arange(count)
@@ -275,7 +275,7 @@ BEHAVIOUR = Behaviour(
     collector=Collector,
     effects=effects,
     tasks=TASKS,
-    bare={"n_untrained": 0},  # `positional-head` makes no label, so needs no bar
+    bare={"n_untrained": 0},  # `positional-head` makes no label, so it needs no bar
     null={"repeats": 16},
 )
 
@@ -283,7 +283,7 @@ BEHAVIOUR = Behaviour(
 # Cross-attention, while the decoder writes: does it look at the start of the source, everywhere, or in its order?
 
 _NO_ORDER = Rival("no order", 0.0)
-CROSSING_MEASURES = tuple(  # in the order of `positional.CROSSING`; the last is a number a text
+CROSSING_MEASURES = tuple(  # in the order of `positional.CROSSING`; the last is one number per text
     declared("crossing", name, rivals=(_NO_ORDER if name == "monotonicity" else UNIFORM,), of_words=False)
     for name in positional.CROSSING
 )
@@ -313,7 +313,7 @@ class CrossingCollector(Scoring):
             self.totals[sink].add(batch.groups, *(torch.cat(parts, 1) for parts in zip(*sums, strict=True)))
 
     def scored(self) -> list[Scored]:
-        """The sums. By chance, the order of the favourite keys has no correlation with that of the rows."""
+        """The sums. By chance, the order of favourite keys does not correlate with that of rows."""
         scored = []
         for sink in SINKS:
             totals = self.totals[sink]

@@ -1,4 +1,4 @@
-"""What do several runs say together? Reads the directories of commands, and joins their tables."""
+"""What do several runs say together? We read the output directories of commands and join their tables."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ from interp.bounded_files import LARGEST_WHOLE, whole
 from interp.errors import InputError, InputWarning, inside
 from interp.training import state
 
-_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: a check, and what is expected
+_KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: a check, and what it expects
     "files": (lambda value: _is_list_of(value, str), "a list of names"),
     "seed": (lambda value: type(value) is int, "a whole number"),
     "command": (lambda value: isinstance(value, str), "what was typed"),
@@ -35,20 +35,20 @@ _KEYS: dict[str, tuple[Callable[[Any], bool], str]] = {  # of run.json: a check,
         "names and hashes of corpora",
     ),
 }
-_MOST_CELLS = 1 << 26  # of a table: five times as many as our largest
+_MOST_CELLS = 1 << 26  # per table: five times our largest
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """The output directory of a command: `facts` is its run.json, and `table` gives its tables."""
+    """The output directory of a command: `facts` is its run.json, and `table` returns its tables."""
 
     folder: Path
-    name: str  # of the directory
+    name: str  # the directory's
     facts: dict[str, Any] = field(repr=False)
 
     @property
     def model(self) -> str | None:
-        """The name of its model; None if it had several, or none."""
+        """The model's name; None if the run had several models, or none."""
         return self.facts.get("name")
 
     @property
@@ -58,17 +58,17 @@ class RunFolder:
 
     @property
     def corpora(self) -> list[dict[str, Any]]:
-        """Facts about its texts."""
+        """Facts about the run's texts."""
         return self.facts["corpora"]
 
     @property
     def tables(self) -> list[str]:
-        """The names of its tables."""
+        """The names of the run's tables."""
         files = map(PurePosixPath, self.facts["files"])
         return [each.stem for each in files if each.parts[:1] == ("tables",) and each.suffix == ".parquet"]
 
     def table(self, name: str) -> pd.DataFrame:
-        """The table `name` as it was written; an `InputError` if there is none, or its file is missing or damaged."""
+        """The table `name` as written; an `InputError` if there is none, or its file is missing or damaged."""
         if name not in self.tables:
             raise InputError(f'no table "{name}" in {self.folder}: it has {", ".join(self.tables) or "none"}')
         path = self.folder / "tables" / f"{name}.parquet"
@@ -76,7 +76,7 @@ class RunFolder:
             if not path.is_file() or path.stat().st_size > LARGEST_WHOLE:
                 raise ValueError(f"it is no file of at most {LARGEST_WHOLE:,} bytes")
             content = path.read_bytes()
-            expected = (self.facts.get(SUMS) or {}).get(name)  # early runs have none
+            expected = (self.facts.get(SUMS) or {}).get(name)  # early runs have no checksums
             if expected not in (None, digest([content])):
                 raise ValueError("it is not as it was written")
             _check_size(content)
@@ -87,20 +87,20 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class Joined:
-    """Several runs with different names; `table` gives their joined tables."""
+    """Several runs with different names; `table` returns their joined tables."""
 
     runs: tuple[RunFolder, ...]
 
     @property
     def tables(self) -> list[str]:
-        """The names of all their tables."""
+        """The names of all runs' tables."""
         return list(dict.fromkeys(name for run in self.runs for name in run.tables))
 
     def table(self, name: str) -> pd.DataFrame:
-        """The rows of all runs, one run after another, with `run`, `model` and `seed` as the first columns.
+        """The rows of all runs, in order, with `run`, `model` and `seed` as the first columns.
 
         An existing column `model`, as in a comparison, stays; a column `run`, as in training, becomes `training_run`.
-        `q` stays that of each run. A warning names runs without the table.
+        `q` stays as each run computed it. A warning names runs without the table.
         """
         if not (runs := [run for run in self.runs if name in run.tables]):
             raise InputError(f'no table "{name}" in these runs: they have {", ".join(self.tables) or "none"}')
@@ -110,7 +110,7 @@ class Joined:
         return pd.concat([table for table in tables if len(table)] or tables[:1], ignore_index=True)
 
     def about(self) -> pd.DataFrame:
-        """One row a run, with its sources and command."""
+        """One row per run: its sources and command."""
         return pd.DataFrame(
             {
                 "run": run.name,
@@ -129,7 +129,7 @@ class Joined:
 
 
 def _check_size(content: bytes) -> None:
-    """Refuse a table that is larger in memory than ours: a small file may repeat a value in any number of rows."""
+    """Refuse a table far larger in memory than ours: a small file may repeat one value in any number of rows."""
     file = pq.ParquetFile(BytesIO(content))
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
@@ -140,9 +140,9 @@ def _check_size(content: bytes) -> None:
     if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
         raise ValueError(f"it has values of the kind {unknown[0]}")
     codecs = {group.column(index).compression for group in groups for index in range(group.num_columns)}
-    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others turn kilobytes into gigabytes
+    if not codecs <= {"SNAPPY", "UNCOMPRESSED"}:  # others can turn kilobytes into gigabytes
         raise ValueError(f"it is packed by {', '.join(sorted(codecs))}: expected SNAPPY")
-    # each text is in memory once; encodings without that are refused
+    # dictionaries keep each text in memory once; other encodings are refused
     table = pq.read_table(BytesIO(content), read_dictionary=file.schema_arrow.names)
     texts = [chunk for column in table.columns if pa.types.is_dictionary(column.type) for chunk in column.chunks]
     lengths = [pc.call_function("binary_length", [each.dictionary]).take(each.indices) for each in texts]
@@ -154,7 +154,7 @@ def _check_size(content: bytes) -> None:
 def read(out: str | Path) -> RunFolder:
     """The output directory of a command, or of `report.build` and the like.
 
-    An unfinished run is read with a warning; one with another schema is an `InputError`.
+    An unfinished run gives a warning; a run with another schema is an `InputError`.
     """
     folder = Path(out)
     with inside(str(out)):
@@ -165,9 +165,9 @@ def read(out: str | Path) -> RunFolder:
 
 
 def join(runs: Sequence[str | Path | RunFolder]) -> Joined:
-    """Several runs, whose tables can be joined: `join(["report", "report-2"]).table("heads")`.
+    """Join the tables of several runs: `join(["report", "report-2"]).table("heads")`.
 
-    A run has the name of its directory, with as much of the path as makes names different.
+    A run is named after its directory, with as much of the path as makes names different.
     """
     if isinstance(runs, (str, Path, RunFolder)) or not runs:
         raise InputError(f"join: expected a list of at least one run, got {runs or 'none'}")
@@ -191,16 +191,16 @@ def _facts(folder: Path) -> dict[str, Any]:
             raise InputError("a training run, which has no tables: interp over-training makes some of it")
         if not (folder / RUN).exists():
             raise InputError(f"no {RUN} is in it; {expected}")
-    except OSError as error:  # no permission, or an impossible name
+    except OSError as error:  # no permission, or an invalid name
         raise InputError(f"{error.strerror}; {expected}") from error
     try:
         facts = json.loads(whole(folder / RUN))
-        json.dumps(facts, ensure_ascii=False).encode()  # half a surrogate pair fits into no table
+        json.dumps(facts, ensure_ascii=False).encode()  # no table can store half a surrogate pair
     except (ValueError, RecursionError) as error:
         raise InputError(f"expected {RUN}, as every command leaves it, got {error}") from error
     if not isinstance(facts, dict) or facts.get("made_by") != MAKER:
         raise InputError(f"its {RUN} is not one of interp's: expected made_by {MAKER}")
-    schema = facts.get("schema", 0)  # the first runs did not say
+    schema = facts.get("schema", 0)  # the first runs recorded none
     if schema != SCHEMA:
         earlier = not isinstance(schema, int) or schema < SCHEMA
         age, mend = ("an earlier", _redo_hint(facts)) if earlier else ("a later", "update interp")
@@ -221,7 +221,7 @@ def _redo_hint(facts: dict[str, Any]) -> str:
 
 
 def _with_run(run: RunFolder, name: str) -> pd.DataFrame:
-    """A table with the columns of its run."""
+    """A table with columns about its run."""
     table = run.table(name).rename(columns={"run": "training_run"})
     facts = {"run": run.name, "model": run.model, "seed": run.seed}
     table = table.assign(**{column: value for column, value in facts.items() if column not in table})

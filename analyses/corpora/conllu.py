@@ -1,4 +1,4 @@
-"""CoNLL-U: sentences with tags and dependencies, one text a sentence.
+"""CoNLL-U: sentences with tags and dependencies, one text per sentence.
 
 If its words spell a multiword token ("didn't": did, n't), it becomes these words with no space inside. Else ("du": de,
 le) it becomes one word, with the annotation of its topmost syntactic word. Empty nodes (8.1) and DEPS are dropped. A

@@ -113,7 +113,7 @@ def read(spec: str | Path, limit: int | None = None) -> Corpus:
 
     Args:
         spec: a file or a directory, with its format recognised by content, or forced as `gum:PATH` (any of `FORMATS`;
-            always for plain text: `text:PATH` is a text a paragraph, `lines:PATH` a text a line);
+            always for plain text: `text:PATH` is one text per paragraph, `lines:PATH` one text per line);
             or `datasets:NAME:CONFIG:SPLIT`, streamed from the hub or a folder (`text_rows.stream`);
             or generated `stories`, `stories:COUNT`, `stories:COUNT:SEED` (by default 300 and seed 1), and likewise
             `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files with names of the format are

@@ -1,4 +1,4 @@
-"""Corpora from memory: a pandas frame, a `datasets` dataset, or a list, one text a row."""
+"""Corpora from memory: a pandas frame, a `datasets` dataset, or a list, one text per row."""
 
 import hashlib
 import random
@@ -32,7 +32,7 @@ def from_rows(
     target: str | None = None,
     name: str | None = None,
 ) -> Corpus:
-    """The rows of `data` as a corpus, a text a row (`docs/own_corpora.md`).
+    """The rows of `data` as a corpus, one text per row (`docs/own_corpora.md`).
 
     `data` is a pandas frame or series, one split of `datasets`, a list of strings, of mappings by column, or of
     `AnnotatedText`; or anything else that gives such rows repeatedly. The other arguments name columns, and `name` the

@@ -53,7 +53,7 @@ class Mark(NamedTuple):
 
 
 def gap(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a row. A name that the pronoun does not refer to is in the chain "A" or "B".
+    """One text per row. A name that the pronoun does not refer to is in the chain "A" or "B".
 
     A document is a page of Wikipedia, because passages of one page are not independent.
     """
@@ -79,7 +79,7 @@ def _named(row: dict[str, str], column: str) -> Mark:
 
 
 def winogender(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a sentence, with the chains "occupation" and "participant"; the pronoun is in the answer's chain.
+    """One text per sentence, with the chains "occupation" and "participant"; the pronoun is in the answer's chain.
 
     A document is an occupation, because its twelve sentences come from two templates and differ in a word or two.
     """
@@ -137,7 +137,7 @@ def is_winobias(line: str) -> bool:
 
 
 def winobias(source: Lines) -> Iterator[AnnotatedText]:
-    """One text a sentence. Sentences come in pairs about the same two occupations; each brackets another one.
+    """One text per sentence. Sentences come in pairs about the same two occupations; each brackets another one.
 
     A document is such a pair ("type1.txt.dev:7"). The pro- and the anti-stereotyped file share documents, because they
     only differ in pronouns. The file's name gives the conditions, ("pro", "type 1").

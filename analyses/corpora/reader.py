@@ -1,8 +1,8 @@
 """How is a file read? A format recognises its files, and makes texts from their lines, within limits.
 
-Files beyond a limit are refused before they cost memory and hours. Formats without annotation are here too: a text a
-paragraph, a text a line, or source and target in two columns under a header. Their words are separated by spaces. Plain
-text cannot be recognised, so its kind must be given.
+Files beyond a limit are refused before they cost memory and hours. Formats without annotation are here too: a text per
+paragraph or per line, or source and target in two columns under a header. Their words are separated by spaces. Plain
+text cannot be recognised, so the user must name its kind.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Which text is in a row of a table in memory, of Parquet, of JSON Lines or of `datasets`? One text a row."""
+"""Which text is in a row of a table in memory, of Parquet, of JSON Lines or of `datasets`? One text per row."""
 
 import hashlib
 import json
@@ -27,7 +27,7 @@ MAGIC, _BATCH = "PAR1", 64  # how Parquet begins, and how many of its rows are i
 
 
 def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Iterator[AnnotatedText]:
-    """One text a row (a mapping or a line of JSON), by the first row's columns; a warning counts rows without text."""
+    """One text per row (a mapping or a JSON line), by the first row's columns; a warning counts rows without text."""
     by_use, n_empty = None, 0
     for row in rows:
         if isinstance(row, str) and not row.strip():

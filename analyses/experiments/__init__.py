@@ -1,7 +1,7 @@
 """The source articles' small experiments, for any causal model; some also for encoders.
 
-Texts, plots and prompts are data (`prompts.toml`). Prompts are the articles' own, and others in the words of the
-generated stories, which small models can read. Prompts that a model cannot use are counted.
+Texts, plots and prompts are data (`prompts.toml`). Some prompts are the articles' own; others use the words of the
+generated stories, which small models can read. We count prompts that a model cannot use.
 """
 
 from collections.abc import Callable, Iterable
@@ -53,7 +53,7 @@ def section(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Part:
-    """Run experiments, and return what a page shows: a table, a figure and a line of each.
+    """Run experiments, and return what a page shows: a table, a figure and a line for each.
 
     If none can run on this model there are no sections, and `counted` says why.
     """
@@ -63,7 +63,7 @@ def section(
     names = [*(EXPERIMENTS if names is None else names)]
     say = partial(Stages.to(progress), STAGE)
     outcomes = lots.do(partial(_outcome, model, seed), [(name,) for name in names if name != _TIMED], say)
-    if _TIMED in names:  # while nothing else runs
+    if _TIMED in names:  # timed while nothing else runs
         outcomes.insert(names.index(_TIMED), _outcome(model, seed, _TIMED))
     for name, outcome in zip(names, outcomes, strict=True):
         study = EXPERIMENTS[name]
@@ -98,4 +98,4 @@ def _outcome(model: Model, seed: int, name: str) -> Outcome | str:
 
 
 __all__ = ["EXPERIMENTS", "Experiment", "Outcome", "section"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

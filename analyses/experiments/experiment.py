@@ -17,8 +17,8 @@ from analyses.wording.head_names import head_name
 from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.statistics import Estimate, Shares
 
-ARTICLES, STORIES = "articles", "stories"  # where prompts come from: the source articles, or the words of our stories
-SUBJECT = "(subject)"  # the token of a place where prompts differ
+ARTICLES, STORIES = "articles", "stories"  # sources of prompts: the source articles, or our stories' words
+SUBJECT = "(subject)"  # stands for the token of a place where prompts differ
 _ON = {ARTICLES: "on the articles’ own prompts", STORIES: "on prompts in the stories’ words"}
 Row = Mapping[str, Any]
 
@@ -28,10 +28,10 @@ class Outcome:
     """What an experiment measured: its table, and the prompts behind it."""
 
     table: pd.DataFrame
-    used: Mapping[str, int] = field(default_factory=dict)  # how many prompts or texts, by source
-    left_out: Mapping[str, int] = field(default_factory=Counter)  # how many could not be used, by reason
-    refused: Mapping[str, str] = field(default_factory=dict)  # why there are no results, by source
-    contrast: Mapping[str, float] | None = None  # for distances: the last layer's minus the first's, with its interval
+    used: Mapping[str, int] = field(default_factory=dict)  # prompts or texts used, by source
+    left_out: Mapping[str, int] = field(default_factory=Counter)  # how many were not, by reason
+    refused: Mapping[str, str] = field(default_factory=dict)  # why a source has no results
+    contrast: Mapping[str, float] | None = None  # distances only: last layer minus first, with its interval
 
     def __post_init__(self):
         if self.table.empty:
@@ -42,7 +42,7 @@ class Outcome:
 
     @property
     def remark(self) -> str:
-        """What was left out and refused, as sentences, if anything was."""
+        """What was left out and refused, as sentences; empty if nothing was."""
         counts = ", ".join(f"{count} {reason}" for reason, count in self.left_out.items() if count)
         return " ".join([f"Left out: {counts}."] * bool(counts) + refusals(self.refused))
 
@@ -54,21 +54,21 @@ def refusals(refused: Mapping[str, str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A question, and how to answer it. Table and figure have its `name`; `columns` say what the table's mean."""
+    """A question, and how to answer it. `name` names table and figure; `columns` explains the table's columns."""
 
     name: str
     title: str
     question: str
-    command: str  # that runs it: `word-sense`, `next-word` or `position`
+    command: str  # the command that runs it: `word-sense`, `next-word` or `position`
     caption: str
-    measure: Callable[..., Any]  # `measure(model, seed=0)`; refuses a model that does not fit with an `InputError`
-    sentence: Callable[[Any], str]  # the result
+    measure: Callable[..., Any]  # `measure(model, seed=0)`; an `InputError` if the model does not fit
+    sentence: Callable[[Any], str]  # states the result
     plot: Plot
     columns: str = ""
 
 
 class RowText(dict[str, Any]):
-    """A row that texts format by column: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
+    """A row to format by column: `{best:share±}` with its 95% interval, `{best:accuracy%}`, `{best:head}`."""
 
     def __format__(self, column: str) -> str:
         name = column.rstrip("±%")
@@ -84,10 +84,10 @@ class RowText(dict[str, Any]):
 
 
 def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -> Callable[[Outcome], str]:
-    """A sentence for each source of prompts: `texts`, without those that need a missing row.
+    """Make a sentence per source of prompts from `texts`, without those that need a missing row.
 
-    `rows` names rows: `where` is a query (`first` is the table's first row), `largest` an expression to maximise;
-    without it the first row counts.
+    `rows` names rows: `where` is a query (`first` is the table's first row), `largest` an expression to maximise.
+    Without `largest`, it is the first row.
     """
     names = [{name for _, name, *_ in Formatter().parse(text) if name} - {"where"} for text in texts]
 
@@ -123,8 +123,8 @@ def with_interval(row: Row, value: str = "share", low: str = "ci_low", high: str
     return f"{rounded(row[value])} (95% {rounded(row[low])} to {rounded(row[high])})"
 
 
-# Mean tokens a word; with more, the model reads letters. Stories' words may have more: a small vocabulary spells even
-# the words that its model knows best.
+# Most tokens per word, on average: beyond, the model reads letters. Stories' words may have more, because a small
+# vocabulary splits even the words that its model knows best.
 _MOST_PIECES = {ARTICLES: 2.0, STORIES: 3.0}
 Item = TypeVar("Item")
 
@@ -136,7 +136,7 @@ def experiment_data(name: str) -> Any:
 
 
 def tokenizer_of(model: Model, *, unfinished: bool = True) -> Tokenizer:
-    """The tokenizer of a model that an experiment can run on; `unfinished` texts need a causal model."""
+    """The tokenizer of a model that an experiment can use; `unfinished` texts need a causal model."""
     if len(model.config.stacks) > 1:
         raise InputError("this experiment reads one text: expected a model of one stack, got an encoder and a decoder")
     if unfinished and not model.config.last.causal:
@@ -166,7 +166,7 @@ def readable(
     texts: Callable[[Item], Iterable[str]],
     unit: str = "prompts",
 ) -> list[Item]:
-    """The items of one source whose texts the model can read; `left_out` counts the others by reason."""
+    """The items of one source whose texts the model can read; others are counted in `left_out`, by reason."""
     usable = []
     for item in items:
         reasons = (_unreadable(model, text, source) for text in texts(item))
@@ -178,6 +178,6 @@ def readable(
 
 
 def batch_of(model: Model, texts: Sequence[str]) -> TokenBatch:
-    """Unfinished texts, with the special tokens before them and none after."""
+    """Unfinished texts, with the special tokens before them but none after."""
     tokenizer = tokenizer_of(model)
     return TokenBatch.from_rows([[*tokenizer.prefix, *tokenizer.pieces(text).ids] for text in texts]).to(model.device)

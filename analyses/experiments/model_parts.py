@@ -27,14 +27,14 @@ from models.stories import stories
 
 MIXING, PROJECTIONS, FEED_FORWARD = "attention: mixing", "attention: projections", "feed-forward"
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-_REPEATS = 7  # the fastest counts, since other work on the machine only slows it
-_LONGEST = 0.3  # seconds of one repeat; beyond them no longer text is tried
-_FITTED = 4  # the exponent is fitted to so many longest lengths, as short texts cost no more than a call
+_REPEATS = 7  # the fastest counts, because other work on the machine only slows it
+_LONGEST = 0.3  # seconds per repeat; once exceeded, no longer text is tried
+_FITTED = 4  # the longest lengths, to fit the exponent: short texts cost little more than a call
 PARTS = EMBEDDING, ATTENTION, MLP = "embedding", "attention", "feed-forward"
 PARAMETERS, ARITHMETIC, WRITING = "parameters", "multiply-adds", "writing into the stream"
-_TOKENS = 64  # length at which arithmetic is counted
+_TOKENS = 64  # text length for counting arithmetic
 _STORIES, _READ_STORIES = 40, 60  # for writing, and for distances
-LAYER = -1  # the head of rows that hold a layer's mean
+LAYER = -1  # the `head` of rows with a layer's mean
 
 
 def measure_cost(
@@ -53,7 +53,7 @@ def measure_cost(
             works[part, tokens], seconds[part, tokens] = work, _seconds(work, x.device)
         if max(seconds.values()) > _LONGEST:
             break
-    for _ in range(repeats - 1):  # all lengths in turn, so that a busy moment hits none of them alone
+    for _ in range(repeats - 1):  # all lengths in turn, so a busy moment hits not just one
         seconds = {key: min(seconds[key], _seconds(work, model.device)) for key, work in works.items()}
     rows = [(*key, best, flops(config, *key)) for key, best in seconds.items()]
     table = pd.DataFrame(rows, columns=["part", "tokens", "seconds", "flops"])
@@ -66,7 +66,7 @@ def measure_cost(
 def flops(config: StackConfig, part: str, tokens: int) -> int:
     """Floating-point operations of matrix products (a multiply-add is two) for one text in one block.
 
-    Mixing: every visible pair of positions costs d_head multiply-adds for its score and as many for its value, a head.
+    Mixing: per head, each visible pair of positions costs d_head multiply-adds for its score and as many for its value.
     """
     if part == MIXING:
         pairs = tokens * (tokens + 1) // 2 if config.causal else tokens**2
@@ -104,7 +104,7 @@ def _seconds(work: Callable[[], object], device: torch.device) -> float:
 
 
 def exponent(tokens: np.ndarray, seconds: np.ndarray) -> tuple[float, float]:
-    """Slope of log seconds over log tokens on the longest texts, and its standard error; NaN below three lengths."""
+    """Slope of log seconds over log tokens for the longest texts, and its standard error; NaN below three lengths."""
     tokens, seconds = tokens[-_FITTED:], seconds[-_FITTED:]
     if len(tokens) < 3:
         return float("nan"), float("nan")
@@ -146,7 +146,7 @@ def measure_shares(model: Model, *, seed: int = 0) -> Outcome:
 
 def _parameters(model: Transformer) -> dict[str, int]:
     counts: dict[str, int] = dict.fromkeys(PARTS, 0)
-    for name, parameter in model.named_parameters():  # a tied output layer comes once
+    for name, parameter in model.named_parameters():  # a tied output layer is listed once
         modules = {*name.split(".")}
         part = ATTENTION if modules & {"attn", "norm_attn"} else MLP if modules & {"mlp", "norm_mlp"} else EMBEDDING
         counts[part] += parameter.numel()
@@ -190,7 +190,7 @@ def measure_distance(model: Model, corpus: Iterable[AnnotatedText] | None = None
     reading = Reading(model, list(stories(_READ_STORIES, seed + 2)) if corpus is None else corpus)
     column = positional.SPREAD.index("distance")
     for batch in reading:
-        pattern = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention is one more head
+        pattern = torch.cat([batch.pattern, batch.rows.uniform], 1)  # uniform attention as one more head
         sums = positional.Questions(batch.rows, {}).read(pattern)["kept"]
         totals.add(batch.groups, sums.scores[..., column, None], sums.counts[..., column, None])
     refuse_unread(reading.counts, "the generated stories" if corpus is None else "the corpus")

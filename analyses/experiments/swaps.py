@@ -1,6 +1,6 @@
 """How much of a swapped word do heads carry, and how does a word's residual stream change with its context?
 
-Every word ends its frame, so a causal model has read the context.
+Every word ends its frame, so a causal model has read the context before it.
 """
 
 import random
@@ -31,7 +31,7 @@ _PROFESSION_COLUMNS = "layer place share ci_low ci_high n accuracy accuracy_low 
 
 
 class Swap(NamedTuple):
-    """A prompt, the same with another noun, and the right continuation of each."""
+    """A prompt, the same prompt with another noun, and the right continuation of each."""
 
     source: str
     clean: str
@@ -41,7 +41,7 @@ class Swap(NamedTuple):
 
 
 def swaps_of(experiment: str) -> list[Swap]:
-    """The pairs of an experiment: its templates, filled with each combination of the words of their slots."""
+    """An experiment's pairs: its templates, filled with all combinations of their slots' words."""
     swaps = []
     for template in experiment_data(experiment)["prompts"]:
         slots, texts = template["slots"], {name: text for name, text in template.items() if name != "slots"}
@@ -62,8 +62,8 @@ def by_swapping(
 ) -> Outcome:
     """Patch each source's pairs that a model can use, and join the tables that `tabulate` makes.
 
-    It gets a source's pairs, the effects by site (`*cells pair`, the mean of both directions) and the whole effects.
-    `columns` are the table's, in order; `source`, `accuracy` of all prompts, `accuracy_low` and `example` are added.
+    `tabulate` gets a source's pairs, the effects by site (`*cells pair`, the mean of both directions) and the whole
+    effects. `columns` orders the table; we add `source`, `accuracy` over all prompts, `accuracy_low` and `example`.
     """
     tokenizer_of(model)
     if model.config.output == "none":
@@ -106,13 +106,13 @@ def _paired(model: Model, source: str, swaps: Sequence[Swap], left_out: Counter[
 
 
 def _least(share: float, n: int) -> float:
-    """The lower end of a share's 95% interval (Wilson 1927), over pairs: a pair's two prompts are one item."""
+    """The lower end of a share's 95% interval (Wilson 1927), over pairs: a pair's prompts are not independent."""
     spread = 1.96 * (share * (1 - share) / n + 1.96**2 / (4 * n**2)) ** 0.5
     return (share + 1.96**2 / (2 * n) - spread) / (1 + 1.96**2 / n)
 
 
 def shares_of(effects: Cells, whole: Cells, seed: int) -> Shares:
-    """Sum of effects over sum of wholes, by cell (flattened), over pairs; missing cells are left out."""
+    """Sum of effects divided by sum of wholes over pairs, for each cell (flattened); missing values are left out."""
     return shares(effects.reshape(-1, effects.shape[-1]).T, whole, seed=seed)
 
 
@@ -133,7 +133,7 @@ def _direct(model: Model, pairs: Pairs) -> np.ndarray:
     batches = pairs.clean, pairs.corrupt
     try:
         sides = [direct_logit_attribution(model, batch, pairs.right, pairs.wrong) for batch in batches]
-    except InputError:  # norms after sums
+    except InputError:  # the model has norms after sums
         return np.full((model.config.n_layers, model.config.n_heads, len(pairs)), np.nan)
     return (sides[0].by_head() - sides[1].by_head()).double().cpu().numpy()
 
@@ -159,7 +159,7 @@ def _by_place(pairs: Pairs, effects: Cells, whole: Cells, tokens: Mapping[int, s
     table = pd.DataFrame({"layer": layer, "place": -distance, **bounded(share), "n": share.n})
     table["token"] = [tokens[-place] for place in distance]
     first = int((pairs.first_changed.cpu() - pairs.last.cpu()).min())
-    return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry it
+    return table.loc[(table["place"] >= first) & (share.n > 0)]  # nothing before the subject can carry the difference
 
 
 def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
@@ -173,11 +173,11 @@ def _tokens(model: Model, pairs: Pairs) -> dict[int, str]:
     return names
 
 
-_NOUNS = {3: (1, 2), 7: (6,)}  # nouns of a scene with their adjectives, as places among its words
+_NOUNS = {3: (1, 2), 7: (6,)}  # noun: its adjectives, as word indices in a scene
 _ADJECTIVES = (1, 2, 6)
 _CARRIED = "carried", "carried_low", "carried_high"
 Words = list[str]
-_TRIES = 100  # other adjectives that are tried until they have as many pieces
+_TRIES = 100  # draws of other adjectives until their pieces match
 
 
 def scenes(group: Mapping[str, Any], rng: random.Random) -> list[Words]:
@@ -231,7 +231,7 @@ def _word_tokens(model: Model, scene: Words) -> list[list[int]]:
 
 
 def _attention(model: Model, scene: Words) -> np.ndarray:
-    """Mean over nouns of the attention to their adjectives, of all heads and uniform: 2 x cell.
+    """Attention to adjectives, averaged over nouns, of every head and of uniform attention: 2 x cell.
 
     Attention to a word is summed over its pieces, attention from a word averaged (Clark 2019).
     """
@@ -325,7 +325,7 @@ def _sense_rows(
 def distances(
     model: Model, word: str, frames: Sequence[str], senses: Sequence[str]
 ) -> Float[NDArray[np.float64], "2 layer frame"]:
-    """Mean 1 - cosine between the word's stream in each frame and in frames of other senses, and of its own sense."""
+    """Mean 1 - cosine between a word's stream in each frame and in frames of other senses, then of the same sense."""
     x = streams(model, [f"{frame} {word}" for frame in frames]).numpy()
     x /= np.linalg.norm(x, axis=-1, keepdims=True)
     gap = 1 - x @ x.swapaxes(1, 2)  # layer frame frame
@@ -339,7 +339,7 @@ def distances(
 
 
 def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_model"]:
-    """The residual stream at each text's last token: embedded, then after every layer."""
+    """The residual stream at each text's last token: after embedding, then after every layer."""
     (stack,) = model.config.stacks
     batch = batch_of(model, texts)
     sites = [f"{stack}.embed", *(f"{stack}.{layer}.resid_post" for layer in range(model.config.n_layers))]
@@ -349,7 +349,7 @@ def streams(model: Model, texts: Sequence[str]) -> Float[Tensor, "layer text d_m
 
 
 def measure_companions(model: Model, *, seed: int = 0) -> Outcome:
-    """Cosine of a word's stream with that of a word of its kind and of another kind, by layer (0: embedded)."""
+    """Cosine of a word's stream with a word of its kind and with one of another kind, by layer (0: embedded)."""
     tokenizer, data = tokenizer_of(model), experiment_data("companions")
     rows, counts, left_out = [], Counter[str](), Counter[str]()
     for triple in data["triples"]:

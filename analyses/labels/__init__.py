@@ -7,4 +7,4 @@ keys costs. `evidence` gathers attention and effects on two halves of a text, an
 from analyses.labels.judgement import LABEL_COLUMNS, Labelled, label
 
 __all__ = ["LABEL_COLUMNS", "Labelled", "label"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

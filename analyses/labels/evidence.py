@@ -45,7 +45,7 @@ _SMALL, _MOST_OF_SMALL = 1e8, 45  # models with fewer heads times weights afford
 _BUDGET = 5e12  # about how many multiply-adds the knock-outs of one behaviour may take on each half
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
 _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
-NOTABLE_EFFECT = 0.01  # nats a row: the least effect of a label
+NOTABLE_EFFECT = 0.01  # nats per row: the least effect of a label
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # even groups of documents choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
@@ -212,7 +212,7 @@ def joint_effects(
     half: Literal[0, 1],
     limit: int | None = None,
 ) -> pd.DataFrame:
-    """The least cost of changing a measure's keys in several heads at once (`knockouts.least`), a row a set of heads.
+    """The least cost of changing a measure's keys in several heads at once (`knockouts.least`), one row per set.
 
     It reads one half, or `limit` of its documents. Rows of empty sets, or without knock-outs, are missing.
     """

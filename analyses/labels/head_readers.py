@@ -39,7 +39,7 @@ def measure(
     seed: int = 0,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """Who reads heads: `tables/readers`, a row a head, task and reader.
+    """Who reads heads: `tables/readers`, one row per head, task and reader.
 
     Each task has the two heads that carry most, among heads with a label of the task and heads that `effects` (the rows
     of `tables/effects`) shows to carry it. `effect` is the share of the clean-corrupted logit difference that is lost

@@ -220,7 +220,7 @@ class Work:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row a job, lot after lot, with its number of rows."""
+        """One row per job, lot after lot, with its number of rows."""
         jobs = [(job.kind, job.column, job.group, job.part, len(job.keys)) for lot in self.lots for job in lot]
         return pd.DataFrame(jobs, columns=["kind", "column", "group", "part", "rows"])
 

@@ -55,7 +55,7 @@ class Labelled:
     """The labels of a model's heads.
 
     labels: the rows of `tables/labels`, one a head and label: all that hold on the reporting half.
-    evidence: one row a head and measure of the reporting half, labelled or not, with its label and the `bar` that the
+    evidence: one row per head and measure of the reporting half, labelled or not, with its label and the `bar` that the
         gain of heads that learnt nothing stays below.
     left_out: by behaviour, why it has no labels, or which evidence is missing.
     nameless: how many candidates show a measure, but no more than simple rules do, and follow none of these.
@@ -86,7 +86,7 @@ def label(
 ) -> Labelled:
     """Label every head.
 
-    Gains are over the strictest baseline; effects are in nats a claimed row, read as `readout` says; intervals are at
+    Gains are over the strictest baseline; effects are in nats per claimed row, read as `readout` says; intervals are at
     95% over documents. `effect` is the least of three: `hiding` the keys, `exchange` of their values for others', and
     their `removal` (`analyses.labels.knockouts`). If hiding costs less than 0.01, that is the effect. `q` is over all
     candidates and kinds of evidence, because any kind makes a label; `q_within` is over those of the behaviour.

@@ -96,7 +96,7 @@ def measure(
     seed: int = 0,
     progress: lots.Progress | None = None,
 ) -> pd.DataFrame:
-    """Who wrote the keys of each labelled head: `tables/writers`, a row a head, measure and writer, and one a family.
+    """Who wrote each labelled head's keys: `tables/writers`, one row per head, measure and writer, and one per family.
 
     `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing if less than 80% of
     the parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without` what

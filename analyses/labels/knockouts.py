@@ -41,7 +41,7 @@ _TRAINING_WORDS = 20_000  # that probes are trained on
 
 @dataclass(frozen=True)
 class Knockouts:
-    """The costs of hiding, a row a head and measure, and what was only estimated."""
+    """The costs of hiding, one row per head and measure, and what was only estimated."""
 
     table: pd.DataFrame
     screened: Screened | None = None
@@ -77,7 +77,7 @@ def measure(
     progress: Progress | None = None,
     **options: Any,
 ) -> Knockouts:
-    """What hiding claimed keys costs in the read-out of the same rows: a row a head and measure, in nats a claimed row.
+    """What hiding claimed keys costs in the read-out of the same rows, in nats per row: one row per head and measure.
 
     `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most (`control_name`);
     `effect` is their difference, with a 95% interval over documents and a one-sided p for effect > 0. `q` is over all
@@ -129,7 +129,7 @@ class JointCosts:
     costs: Costs
 
     def table(self, seed: int) -> pd.DataFrame:
-        """One row a set, as `measure_together` gives them."""
+        """One row per set, as `measure_together` gives them."""
         return pd.DataFrame(_columns(self.work, self.costs, None, seed)).reindex(columns=TOGETHER_COLUMNS)
 
 

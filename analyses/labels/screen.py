@@ -46,14 +46,14 @@ class Screened:
     """How many cells have claims, how many were measured, and how far estimates may be off.
 
     An effect may exceed its estimate by a quarter of the least effect that counts, plus `margin` times the square of
-    what the rows move, in nats a row.
+    what the rows move, in nats per row.
     """
 
     cells: int
     measured: int  # of `cells`, `sampled` among them
     margin: float
     sampled: int  # drawn at random from the screened-out cells
-    error: float  # nine tenths of the sampled effects are at most so far from their estimates, in nats a row
+    error: float  # nine tenths of the sampled effects are at most so far from their estimates, in nats per row
     missed: int = 0  # how many of the sampled are candidates by their effect
 
     @property

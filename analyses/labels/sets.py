@@ -47,7 +47,7 @@ _BUDGET = 7e10  # multiply-adds for the other sets of one, about
 def find(
     study: Study, evidence: Sequence[Evidence], reported: pd.DataFrame, rules: Sequence[pd.DataFrame]
 ) -> pd.DataFrame:
-    """`tables/sets`, one row a chosen set; sets that hold have a `label`.
+    """`tables/sets`, one row per chosen set; sets that hold have a `label`.
 
     `reported` has gain and effect of every head on the reporting half, `rules` the rows of `tables/rules`.
     """

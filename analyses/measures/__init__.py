@@ -3,4 +3,4 @@
 from analyses.measures.definitions import Behaviour, Measure
 
 __all__ = ["Behaviour", "Measure"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

@@ -57,7 +57,7 @@ class Rival:
 
     positions    `(rows)`: a pattern, `prompt 1 query key`
     word pairs   `(items)`: the word chosen for each item, counted in the window; None: all words alike
-    antecedents  `(item)`: one score a candidate
+    antecedents  `(item)`: one score per candidate
 
     Or it is the number that the rule scores, if the measure's definition fixes it.
     """

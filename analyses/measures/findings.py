@@ -97,7 +97,7 @@ def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
 
 
 def both_ways(effects: pd.DataFrame) -> pd.DataFrame:
-    """One row a head and task, or paradigm, with the columns of `denoise` and of `noise`."""
+    """One row per head and task, or paradigm, with the columns of `denoise` and of `noise`."""
     key = [*HEAD, *(each for each in ("behaviour", "task", "paradigm") if each in effects)]
     joined = effects.loc[:, [*key, "n"]].drop_duplicates(key)
     for way in effects["intervention"].unique():

@@ -1,4 +1,4 @@
-"""From sums to the table of heads: one row a head, measure and reading, with baseline, interval and test."""
+"""From sums to the table of heads: one row per head, measure and reading, with baseline, interval and test."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """Which part of this model carries the difference between two prompts? Sweeps of one site, as tables and sections.
 
-`measure` gives exact effects; `find` computes all that `interp patch` shows, and `page` makes its page.
+`measure` gives exact effects, `find` computes what `interp patch` shows, and `page` makes its page.
 """
 
 from analyses.patch.cell_estimates import agreement_lines, correlations
@@ -11,4 +11,4 @@ from analyses.patch.patch_run import with_corrupt as with_corrupt
 
 __all__ = ["COLUMNS", "DIRECTIONS", "METRICS", "NO_OUTPUT", "Answers", "Patched", "agreement_lines", "with_corrupt"]
 __all__ += ["correlations", "find", "make_pairs", "measure", "page", "read_pairs", "read_places", "read_prompts"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

@@ -1,9 +1,9 @@
-"""How well do gradients predict what patching measures? Estimates beside exact effects, cell by cell and edge by edge.
+"""How well do gradients predict what patching measures? We compare estimates with exact effects of cells and edges.
 
 Cells: attribution patching (Nanda 2023), its QK fix for queries and keys, and AtP* (Kramár 2024), against the sweep of
 the same site. Edges: EAP (Syed et al. 2023) and EAP-IG (Hanna et al. 2024) score them; path patching of one edge
-(Goldowsky-Dill et al. 2023) measures them. One measurement of a receiver covers all edges that end there. So if a model
-has many edges we choose receivers: those with the strongest estimates, and as many at random.
+(Goldowsky-Dill et al. 2023) measures them. Measuring a receiver covers all edges that end there. So if a model has many
+edges, we choose receivers: those with the strongest estimates, and as many at random.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,19 +30,19 @@ from interp.patching.patch_sites import IN_ATTENTION
 from interp.patching.results import POSITIONAL, Direction, named_places
 
 ATP, QK_FIX, ATP_STAR = "attribution patching", "QK fix", "AtP*"
-MAGNITUDES = (ATP_STAR,)  # methods without a sign: compared with absolute effects
+MAGNITUDES = (ATP_STAR,)  # methods without a sign, compared with absolute effects
 WITHOUT_GRADIENT = ("rank",)
 _FEWEST = 3  # cells that a correlation needs
-_NOTHING = 1e-5  # of the largest effect: if all estimates are smaller, the gradient is 0 and their order is rounding
+_NOTHING = 1e-5  # of the largest effect: if all estimates are below, the gradient is 0 and their order is rounding
 _CELL = ("layer", "head", *POSITIONAL)
 ESTIMATE_COLUMNS: list[str] = DECLARED["tables"]["estimates"].split()
 
 EAP, EAP_IG = "EAP", "EAP-IG"
-STEPS = 5  # of EAP-IG, on the way from one prompt to the other
-EDGE_SITE = "z"  # the site whose sweep comes with edges, as heads send their z
+STEPS = 5  # of EAP-IG, from one prompt to the other
+EDGE_SITE = "z"  # the site whose sweep includes edges, because heads send their z
 UNMEASURED = "no"
-_FEW = 5000  # edges: up to so many are all measured
-_RECEIVERS = 8  # with more edges: chosen by estimate, and as many by chance
+_FEW = 5000  # with no more edges than this, all are measured
+_RECEIVERS = 8  # with more: receivers chosen by estimate, and as many by chance
 _SENDERS: dict[Sender, tuple[str, ...]] = {"z": ("layer", "head"), "mlp_out": ("layer",)}
 
 
@@ -54,11 +54,11 @@ class Estimates:
     `tables/cells`; means of absolute values for `AtP*`, which has no sign. `idle` marks what moves nothing beyond
     rounding, by patching and by every estimate. Edges have a `sender` and a `receiver` instead of a layer and head.
     `chosen` says why an edge was measured: `all` were, or its receiver was drawn by `chance` or is among the
-    `strongest`; if it was not (`no`), `exact` is missing.
+    `strongest`. If it was not measured (`no`), `exact` is missing.
     """
 
     table: pd.DataFrame
-    left_out: Mapping[str, str]  # by method, the reason
+    left_out: Mapping[str, str]  # method: the reason
     edges: Mapping[str, Any]  # how edges were chosen
 
 
@@ -72,7 +72,7 @@ def check_metrics(metrics: Sequence[str]) -> None:
 def estimates_of(
     model: Model, pairs: Pairs, sweeps: Sequence[Sweep], *, seed: int = 0, progress: lots.Progress | None = None
 ) -> Estimates:
-    """Estimates beside the exact effects of sweeps of one site, a lot each."""
+    """Estimates beside the exact effects of sweeps of one site, one lot per sweep."""
     left_out, edges, first = {}, {}, sweeps[0]
     results = lots.do(partial(_sweep_estimates, model, pairs, seed), [(sweep,) for sweep in sweeps], progress)
     for _, _, reasons, counts in results:
@@ -89,7 +89,7 @@ def estimates_of(
 def _sweep_estimates(
     model: Model, pairs: Pairs, seed: int, sweep: Sweep
 ) -> tuple[list[pd.DataFrame], pd.DataFrame, dict[str, str], dict[str, Any]]:
-    """The rows of cells by metric, those of edges, why anything is missing, and how edges were chosen."""
+    """Rows of cells by metric, rows of edges, reasons for what is missing, and how edges were chosen."""
     left_out: dict[str, str] = {}
     methods = _methods(model, pairs, sweep, left_out)
     cells = [_cell_rows(sweep, name, {each: methods[each][name] for each in methods}) for name in sweep.values]
@@ -113,18 +113,18 @@ def _methods(
     estimates = {method: {name: each.effects(name) for name in each.values} for method, each in signed.items()}
     try:
         estimates[ATP_STAR] = atp_star(*cells, **place)[site].values
-    except InputError as error:  # a single layer
+    except InputError as error:  # the model has one layer
         left_out[ATP_STAR] = str(error)
     return estimates
 
 
 def _idle(effects: Sequence[Float[Tensor, "*cells prompt"]], least: Float[Tensor, " prompt"]) -> Bool[Tensor, "*cells"]:
-    """Where none of some effects is more than rounding on any prompt."""
+    """True for cells whose effects all stay within rounding on every prompt."""
     return torch.stack([(each.abs().nan_to_num() <= least).all(-1) for each in effects]).all(0)
 
 
 def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*cells prompt"]]) -> pd.DataFrame:
-    """One row a cell and method, without cells that no prompt reaches."""
+    """One row per cell and method, without cells that no prompt reaches."""
     effect = sweep.effects(metric)
     idle = _idle([effect, *methods.values()], sweep.rounding(metric)).flatten().cpu().numpy()
     indices = np.unravel_index(np.arange(len(idle)), effect.shape[:-1])
@@ -145,9 +145,9 @@ def _cell_rows(sweep: Sweep, metric: str, methods: Mapping[str, Float[Tensor, "*
 def edge_rows(
     model: Model, pairs: Pairs, sweep: Sweep, *, seed: int = 0, few: int = _FEW
 ) -> tuple[pd.DataFrame, dict[str, Any]]:
-    """Rows of `tables/estimates` for all edges, in the metrics and direction of a sweep; and how they were chosen.
+    """Rows of `tables/estimates` for all edges, in a sweep's metrics and direction; and how edges were chosen.
 
-    Edges from the embedding have estimates alone, since path patching starts at heads and feed-forwards.
+    Edges from the embedding only have estimates, because path patching starts at heads and feed-forwards.
     """
     if sweep.site != EDGE_SITE:
         raise InputError(f"edges lead from heads and feed-forwards: they come with --site {EDGE_SITE}")
@@ -211,7 +211,7 @@ def _edge_rows(
     idle: Bool[Tensor, "sender receiver"],
     reasons: dict[str, str],
 ) -> pd.DataFrame:
-    """One row an edge. A score has the sign of the metric's change, an effect is positive towards the other prompt."""
+    """One row per edge. Scores have the sign of the metric's change; effects are positive towards the other prompt."""
     estimate = edges.effects() if edges.direction == "denoise" else -edges.effects()
     cells = (~estimate.isnan().any(-1)).nonzero(as_tuple=True)
     ends = zip(("sender", "receiver"), cells, strict=True)
@@ -224,11 +224,11 @@ def _edge_rows(
 
 
 def correlations(estimates: pd.DataFrame) -> pd.DataFrame:
-    """How well each method agrees with the exact effects: one row a metric, method and direction.
+    """How well each method agrees with the exact effects: one row per metric, method and direction.
 
-    `spearman` is the rank correlation and `pearson` the linear one, over `n` cells or edges: those with an exact effect
-    that are not `idle` (agreement on them is no merit); of sampled edges only those chosen by chance. Missing below
-    three, if all effects are equal, and if all estimates are 0 (the gradient of KL divergence at the clean prompt).
+    `spearman` is the rank correlation and `pearson` the linear one, over the `n` cells or edges with an exact effect.
+    Idle ones do not count, because agreeing on them is easy; of sampled edges, only those chosen by chance count. Both
+    are missing below three, if all effects are equal, or if all estimates are 0 (KL divergence at the clean prompt).
     """
     rows, keys = [], ("metric", "method", "direction")
     groups = dict(iter(estimates.groupby([*keys], sort=False)))
@@ -254,7 +254,7 @@ def _agreement(exact: np.ndarray, estimate: np.ndarray) -> tuple[float, float]:
 
 
 def agreement_lines(correlations: pd.DataFrame | None) -> list[str]:
-    """The correlations as lines for a terminal; none without estimates."""
+    """The correlations as lines for a terminal; empty without estimates."""
     return [
         f"{row['method']} of {row['metric']}, {row['direction']}: rank correlation {number(row['spearman'])}, "
         f"r {number(row['pearson'])}, {number(row['n'])} {row['of']}"

@@ -28,16 +28,16 @@ METRICS: dict[str, Callable[[], Metric]] = {
 }
 DIRECTIONS: tuple[Direction, ...] = ("denoise", "noise")
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured: choose another"
-_TOKENS = ("token", "corrupt_token")  # columns of a place that a text counts
-_AT_ONCE = 16  # pairs that are swept in one lot
+_TOKENS = ("token", "corrupt_token")  # columns of places that count tokens
+_AT_ONCE = 16  # pairs per lot
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Does the model do the task? Its logit difference of right and wrong answers, unpatched.
+    """Does the model do the task? The unpatched logit difference of right and wrong answers says so.
 
-    `right` of `n` clean prompts and `wrong` of the corrupted ones get their own answer first; `difference` is the mean
-    of clean minus corrupted, above 0 as expected. `refused` says why there are no shares of it.
+    `right` of `n` clean prompts and `wrong` of the corrupted ones rank their own answer first; `difference` is the mean
+    of clean minus corrupted, which should be above 0. `refused` says why effects are no shares of it.
     """
 
     n: int
@@ -48,7 +48,7 @@ class Answers:
 
     @staticmethod
     def from_sweep(sweep: Sweep) -> "Answers | None":
-        """The answers to the pairs of a sweep; None if these have no answers."""
+        """The answers to a sweep's pairs; None if the pairs have no answers."""
         if ANSWERS not in sweep.clean:
             return None
         clean, corrupt = sweep.clean[ANSWERS], sweep.corrupt[ANSWERS]
@@ -67,7 +67,7 @@ class Answers:
 
 
 def measure(model: Model, pairs: Pairs, site: str = "z", *, seed: int = 0, **options: Any) -> pd.DataFrame:
-    """The rows of `Cells.table`: how far patching each cell moves each metric. `options` are those of `sweeps`."""
+    """How far patching each cell moves each metric: the rows of `Cells.table`. `options` are those of `sweeps`."""
     return cells_of(model, sweeps(model, pairs, site, **options), seed=seed).table
 
 
@@ -84,9 +84,9 @@ def sweeps(
     answered: bool = False,
     progress: lots.Progress | None = None,
 ) -> list[Sweep]:
-    """One sweep a direction, of all `metrics` (names of `METRICS`); `by_position` patches positions one by one.
+    """One sweep per direction, of all `metrics` (names of `METRICS`); `by_position` patches positions one by one.
 
-    `stack` is the one to patch in an encoder-decoder, by default the decoder. `answered` also reads the probabilities
+    `stack` is the stack of an encoder-decoder to patch, by default the decoder. `answered` also reads the probabilities
     of the pairs' answers. `progress` is as in `lots.do`, in pairs.
     """
     if model.config.output == "none":
@@ -124,20 +124,20 @@ def _joined(model: Model, pairs: Pairs, parts: Sequence[Sweep]) -> Sweep:
 
 @dataclass(frozen=True)
 class Cells:
-    """The cells of one site, patched one by one.
+    """The effects of patching each cell of one site.
 
-    In `table`, one row a cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
+    In `table`, one row per cell, direction and metric: `effect` is the mean over prompts in the metric's unit, with its
     interval (`ci_low`, `ci_high`) and two-sided `p`; `share` is its part of the whole difference between clean and
     corrupted prompts, with `share_low` and `share_high`. Shares are missing if the difference is too small or has the
-    wrong sign, or if the model does the task no better than a coin; intervals below three pairs; p for a single pair,
-    and for cells that change nothing. `q` is over all rows. Positions that the pairs name have their names.
+    wrong sign, or if the model does the task no better than a coin. Intervals are missing below three pairs; p for a
+    single pair, and for cells that change nothing. `q` is over all rows. Named positions appear by name.
     """
 
     table: pd.DataFrame
-    share_refused: Mapping[str, str]  # by metric, why there are no shares
+    share_refused: Mapping[str, str]  # metric: why it has no shares
     prompts: Mapping[str, Sequence[float]]  # `clean_METRIC` and `corrupt_METRIC` of every pair, unpatched
     answers: Answers | None  # whether the model does the task
-    place: str | None  # what figures call the site, in a model of several stacks
+    place: str | None  # the site's name in figures, if the model has several stacks
 
 
 def cells_of(model: Model, sweeps: Sequence[Sweep], *, seed: int = 0) -> Cells:

@@ -20,9 +20,9 @@ from analyses.wording.formats import counted, interval, number, percent
 from analyses.wording.head_names import Place
 from interp.patching.results import POSITIONAL
 
-_NAMES = 3  # cells in a sentence
+_NAMES = 3  # cells per sentence
 FEW = 20  # pairs below which intervals are rough
-_FAINT = 0.1  # of the largest value: cells below it have no number
+_FAINT = 0.1  # share of the largest value: cells below it show no number
 _WORDS: Mapping[str, Any] = plain_words.WORDS["patch"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
@@ -88,7 +88,7 @@ def _bars(patched: Patched) -> doc.Bars:
 
 
 def _map(patched: Patched, metric: str) -> Grids:
-    """Both directions side by side; a head's cell links to what it looks at from the token."""
+    """Both directions side by side; a head's cell links to what that head looks at from the token."""
     layout, grids = figures.map_cells(patched.cells.table, metric), []
     names = [f"H{name}" for name in layout.names] if layout.axis == "head" else layout.names
     for way, rows in layout.rows.groupby("direction", sort=False):
@@ -123,7 +123,7 @@ def _cell(patched: Patched, row: Mapping[str, Any], layout: MapCells) -> Cell:
 
 
 def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
-    """An effect, as a share if it has one, and its interval if it has one."""
+    """An effect (as a share, if it has one) and its interval, if it has one."""
     share = pd.notna(row["share"])
     low, high = ("share_low", "share_high") if share else ("ci_low", "ci_high")
     bounds = interval(row[low], row[high])
@@ -133,9 +133,9 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
 
 
 def _address(patched: Patched, row: Mapping[str, Any]) -> str:
-    """Where the viewer shows a head: what its token, by default the last, looks at; for keys, who looks at them.
+    """The viewer's address of a head: what a token (by default the last) looks at, or who looks at a key or value.
 
-    If several heads read a key or value, the first of them.
+    If several heads read a key or value, the address is that of the first.
     """
     kinds = {(each.heads.stack, each.heads.attention): each for each in patched.passages[0].attentions}
     attention, n_heads = kinds[row["stack"], row["attention"]], max(patched.cells.table["head"].tolist()) + 1

@@ -1,4 +1,4 @@
-"""One run of `interp patch`: its pairs, the effect of every cell, and estimates on request."""
+"""A run of `interp patch`: its pairs, the effect of every cell, and estimates on request."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ PAIRS = 3  # on the page; the rest is in the table
 
 
 class PromptTokens(NamedTuple):
-    """The tokens of a clean and of a corrupted prompt, which differ, and the tokens of the text that both share."""
+    """The tokens of a clean and a corrupted prompt, which of them differ, and those of the text that both share."""
 
     clean: list[str]
     corrupt: list[str]
@@ -47,11 +47,11 @@ class Patched:
     prompts: Mapping[str, Any]
     pairs: pd.DataFrame
     tokens: Sequence[PromptTokens]  # of the first pairs
-    passages: Sequence[Passage]  # what every head looks at in the first pair; none if no head is patched
-    # the right and the wrong answer's means over `clean` and `corrupt` prompts, and with the strongest cell patched
+    passages: Sequence[Passage]  # what heads look at in the first pair; empty if no head is patched
+    # mean probabilities of right and wrong answers: on `clean` and `corrupt` prompts, then with the best cell patched
     probabilities: Sequence[tuple[str, str, float, float]]
     cells: Cells
-    positions: Mapping[str, Sequence[int]]  # of each pair, by name
+    positions: Mapping[str, Sequence[int]]  # name: position in each pair
     estimates: Estimates | None
 
 
@@ -72,8 +72,8 @@ def find(
 ) -> Patched:
     """Sweep one site over all pairs; `estimates` adds gradient estimates to the exact effects.
 
-    `prompts` have columns clean, corrupt, answer, wrong, and target or source if the model reads two texts; `source` is
-    their file. `drop`, `as_typed` and `positions` are as in `Pairs.from_columns`; `by_position` patches positions one
+    `prompts` has columns clean, corrupt, answer, wrong, and target or source if the model reads two texts; `source` is
+    its file. `drop`, `as_typed` and `positions` are as in `Pairs.from_columns`; `by_position` patches positions one
     by one, by default if some have names. `options` are `directions`, `metrics`, `stack` and `attention` of
     `analyses.patch.cells.sweeps`.
     """
@@ -118,7 +118,7 @@ def find(
 
 
 def read_pairs(file: Path) -> pd.DataFrame:
-    """The table of prompts in a CSV file, as `Pairs.from_csv` reads it, or in a file of BLiMP, for `with_corrupt`."""
+    """The table of prompts in a CSV file (as for `Pairs.from_csv`), or in a file of BLiMP, for `with_corrupt`."""
     if ".jsonl" not in file.suffixes:
         return pd.DataFrame(read_columns(file))
     rows = [
@@ -133,10 +133,10 @@ def read_pairs(file: Path) -> pd.DataFrame:
 
 
 def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
-    """A table with a corrupted prompt in each row; without that column it is the clean prompt of another row.
+    """Add a corrupted prompt to each row, if the column is missing: the clean prompt of another row.
 
-    The other row has equally many tokens and the same answers exchanged, shares most words with this one, and of equal
-    candidates is the least used; the corrupted prompt is empty if there is none.
+    The other row has equally many tokens and the answers exchanged, shares the most words with this one, and is the
+    least used of equal candidates. Without such a row, the corrupted prompt is empty.
     """
     if "corrupt" in prompts:
         return prompts
@@ -156,7 +156,7 @@ def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_prompts(typed: Mapping[str, str | None], file: Path | None) -> pd.DataFrame:
-    """The table of prompts: one typed pair, or those of a file, not both."""
+    """The table of prompts: one typed pair or those of a file, not both."""
     texts = {name: text for name, text in typed.items() if text is not None}
     if file is not None:
         if texts:
@@ -190,7 +190,7 @@ def make_pairs(
 ) -> Pairs:
     """Pairs from a table of prompts and answers, by `Pairs.from_columns`; `source` is the name of their file.
 
-    Positions are in their mean order in the prompts, whatever the order of their names.
+    Positions are sorted by their mean place in the prompts, whatever the order of their names.
     """
     prompts = with_corrupt(model, prompts)
     columns = {str(name): prompts[name].tolist() for name in prompts}

@@ -1,7 +1,7 @@
-"""In which layers can a linear probe read words' tags, their relations and their referents?
+"""In which layers can a linear probe read words' tags, relations and referents?
 
-One probe for each layer's stream and each head's output. Its rivals do not use what the model learnt: a control task, a
-rule that reads no sentence, the same model before training. Expected layer and centre of gravity measure depth.
+Each layer's stream and each head's output has its probe. The rivals do not use what the model learnt: a control task,
+a rule that reads no sentence, the same model before training. Expected layer and centre of gravity measure depth.
 """
 
 from analyses.probe.probe_runs import DEPTH_COLUMNS, LAYER_COLUMNS, Probed, measure
@@ -9,4 +9,4 @@ from analyses.probe.probe_section import section
 from analyses.probe.probe_tasks import TASKS, Task
 
 __all__ = ["DEPTH_COLUMNS", "LAYER_COLUMNS", "TASKS", "Probed", "Task", "measure", "section"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # `dir()` lists the public names

@@ -17,12 +17,12 @@ from interp.patterns import membership
 from interp.patterns.totals import N_GROUPS
 from interp.probes import Axes, Scaling, edge_vectors, fit, fit_mix
 
-_BATCH_TOKENS = 1024  # on a processor, so that they fit its caches; elsewhere sixteen times as many
+_BATCH_TOKENS = 1024  # on a CPU, to fit its caches; sixteen times as many elsewhere
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The items' vectors at each site: the stream into the first block and out of every block; every head's z."""
+    """The items' vectors at each site: the stream into the first block and out of every block, and every head's z."""
 
     stream: Float[Tensor, "depth item d_model"]
     heads: Float[Tensor, "head item d_head"]
@@ -35,11 +35,11 @@ class Vectors:
         return Vectors(self.stream[:, items], self.heads[:, items])
 
 
-Parts = dict[str, Vectors]  # in one split: "words" with labels, and both ends of the edges, "pronouns" and "mentions"
+Parts = dict[str, Vectors]  # of one split: labelled "words", and both ends of edges, "pronouns" and "mentions"
 
 
 def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int], object] | None = None) -> Parts:
-    """Run a model and keep the vectors of the items, in their order. A word's vector is the mean over its pieces."""
+    """Run the model and collect the items' vectors, in order. A word's vector is the mean over its pieces."""
     sizes = {part: sum(len(each.ends[part]) for each in windows) for part in ("words", "pronouns", "mentions")}
     _, config = probed_stack(model)
     shapes = (config.n_layers + 1, config.d_model), (config.n_layers * config.n_heads, config.d_head)
@@ -48,7 +48,7 @@ def read(model: Model, windows: Sequence[WindowItems], progress: Callable[[int],
     filled, count = dict.fromkeys(sizes, 0), 0
     for batch in _batches(windows, _BATCH_TOKENS * (1 if model.device.type == "cpu" else 16)):
         ends = [each.ends for each in batch]
-        # only the words that items need, numbered: a chapter has few
+        # number only the words that items need, which are few in a chapter
         numbers = [{word: n for n, word in enumerate(dict.fromkeys(chain(*each.values())))} for each in ends]
         stream, heads = _word_vectors(model, [each.window for each in batch], numbers)
         for part, size in filled.items():
@@ -94,17 +94,17 @@ def _word_vectors(
     return torch.stack(stream, 2), torch.cat(heads, 2)
 
 
-Splits = tuple[Parts, Parts]  # the vectors of the items to train on, and of those to test on
-HALVES = 8  # random halves of the training documents that mixes of layers are fitted to again
+Splits = tuple[Parts, Parts]  # of the training items, and of the test items
+HALVES = 8  # random halves of the training documents, to refit mixes of layers
 _AXES = 64  # principal axes of a site that an edge probe reads
-_FEWER = 6_000  # training items of a head's probe, which has far fewer dimensions
-_MIXED = 3_000  # training items of a probe of mixed layers
-_FEWEST_GROUPS = 4  # of documents: with fewer, halves say nothing
+_FEWER = 6_000  # training items for a head's probe, which has far fewer dimensions
+_MIXED = 3_000  # training items for a probe of mixed layers
+_FEWEST_GROUPS = 4  # groups of documents: with fewer, halves say nothing
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Which test items one task's probes got right (1 or 0); the stream's sites come before the heads'."""
+    """Which test items the probes of one task get right (1 or 0); the stream's sites come before the heads'."""
 
     groups: Int[Tensor, " item"]
     right: Float[Tensor, "site item"]
@@ -113,22 +113,22 @@ class Scores:
     baseline: Float[Tensor, " item"]
     baseline_name: str
     ambiguous: Float[Tensor, " item"] | None  # 1 if the item's type is ambiguous
-    cumulative: Float[Tensor, "layer item"]  # right by the probe that may mix layers 0..l
-    shares: Float[Tensor, " layer"]  # weights of the probe that may mix all layers
-    half_shares: Float[Tensor, "half layer"]  # the same from each of `HALVES` halves of the training documents
+    cumulative: Float[Tensor, "layer item"]  # for probes that mix layers 0..l
+    shares: Float[Tensor, " layer"]  # layer weights of the probe that mixes all layers
+    half_shares: Float[Tensor, "half layer"]  # the same, fitted to each of `HALVES` halves of the training documents
     n_train: int
-    documents: dict[str, int]  # with items, in either split
+    documents: dict[str, int]  # with items, by split
 
 
 def probe(
     items: TaskItems, splits: Splits, untrained: Float[Tensor, "site item"], *, penalty: float, seed: int
 ) -> Scores:
-    """Probes of every site for the task and its control task, probes of mixed layers, and their rivals."""
+    """Fit probes of every site for the task and its control task, probes of mixed layers, and their rivals."""
     vectors = _vectors(items, splits)
     right = _right(vectors, items, ["label", "control"], penalty)
     streams: Sequence[Tensor] = [each.stream for each in vectors]
-    del vectors  # those of heads are many
-    if items.task.label is None:  # layers can be mixed along the same axes only
+    del vectors  # heads have many
+    if items.task.label is None:  # layers can only be mixed along common axes
         streams = _edges(*splits, "stream", common=True)
     cumulative, shares, half_shares = _mixes(streams, items, penalty, seed)
     rule, rule_name = baseline(items)
@@ -149,7 +149,7 @@ def probe(
 
 
 def right_alone(items: TaskItems, splits: Splits, penalty: float) -> Float[Tensor, "site item"]:
-    """Which items each site's probe gets right, without its control task."""
+    """Which items each site's probe gets right, without a control task."""
     return _right(_vectors(items, splits), items, ["label"], penalty)[:, 0]
 
 
@@ -162,7 +162,7 @@ def _vectors(items: TaskItems, splits: Splits) -> Sequence[Vectors]:
 
 
 def _edges(train: Parts, test: Parts, kind: str, *, common: bool = False) -> tuple[Tensor, Tensor]:
-    """Vectors of edges, along the principal axes of the training words at each site, or `common` ones of all sites."""
+    """Vectors of edges, along the training words' principal axes at each site, or along axes `common` to all sites."""
     ends = [[getattr(read[end], kind) for end in ("pronouns", "mentions")] for read in (train, test)]
     words = torch.cat(ends[0], 1)
     if common:
@@ -204,7 +204,7 @@ def _mixes(
 
 
 def halves_of(groups: Int[Tensor, " item"], seed: int) -> list[Bool[Tensor, " item"]]:
-    """Random halves of the groups of documents, the same halves for every task; none if there are too few groups."""
+    """Random halves of the groups of documents, the same for every task; none if there are too few groups."""
     present = groups.unique()
     if len(present) < _FEWEST_GROUPS:
         return []

@@ -1,4 +1,4 @@
-"""Probe one corpus: a row a layer and head, and the depth of each task."""
+"""How well do probes read one corpus? A row for each layer and head, and the depth of each task."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from interp.probes import PENALTY, centre_of_gravity, expected_layer_terms
 from interp.statistics import estimate
 from models.initialisation import untrained
 
-# Columns: the probe's accuracy, the rival's, the difference, and its bounds.
+# Columns: the probe's accuracy, its rival's, their difference, and bounds of the difference.
 CONTROL = ("accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high")
 RULE = ("accuracy", "baseline", "gain", "gain_low", "gain_high")
 UNTRAINED = ("accuracy", "untrained_accuracy", "learnt", "learnt_low", "learnt_high")
@@ -44,30 +44,30 @@ LAYER_COLUMNS: list[str] = DECLARED["tables"]["layers"].split()
 DEPTH_COLUMNS = ["stack", "task", "measure", "value", "ci_low", "ci_high", "n"]
 EXPECTED, GRAVITY = "expected layer", "centre of gravity"
 CHOOSING, FITTING = "probes: choosing words", "probes: fitting"  # stages
-Interval = tuple[float, float, float]  # the value and its two bounds
+Interval = tuple[float, float, float]  # value, lower and upper bound
 _NOTHING: Interval = (np.nan, np.nan, np.nan)
 
 
 @dataclass(frozen=True)
 class Probed:
-    """The probes of one corpus, task by task, and what was read for them."""
+    """The probes of one corpus, by task, and what was read for them."""
 
     stack: str
     config: StackConfig
     seed: int
     scores: Mapping[str, Scores]
-    left_out: Mapping[str, str]  # tasks that have no items, and why
+    left_out: Mapping[str, str]  # tasks without items, and why
     counts: Mapping[str, int]
     documents: int
 
     @cached_property
     def layers(self) -> pd.DataFrame:
-        """The rows of `tables/layers`: one a task and stream of a layer, or head.
+        """The rows of `tables/layers`: one per task and site, which is a layer's stream or a head.
 
         `depth` counts the blocks passed: 0 is the stream into the first. `ci_low` and `ci_high` bound the selectivity.
-        `gain` is accuracy minus `baseline`: the type's most frequent label, for edges the strictest rule. `learnt` is
-        accuracy minus that of the same probe on the model with fresh weights. `ambiguous_*` are about types that are
-        both noun and verb in training. Intervals are over test documents, for the probes as trained.
+        `gain` is accuracy minus `baseline`: the type's most frequent label, or for edges the strictest rule. `learnt`
+        is accuracy minus that of the same probe on the model with fresh weights. `ambiguous_*` cover types that are
+        both noun and verb in training. Intervals are over test documents, with probes fixed.
         """
         n_layers, n_heads = self.config.n_layers, self.config.n_heads
         rows: list[tuple[int, int | None, int, str]] = [(0, None, 0, "resid_pre")]
@@ -80,11 +80,11 @@ class Probed:
 
     @cached_property
     def depths(self) -> pd.DataFrame:
-        """The depth of each task, then the difference between every two as a task `a - b`.
+        """The depth of each task, then the difference of every two tasks, named `a - b`.
 
         The expected layer is missing if all layers together read the task no better than the embedding alone. Its
-        interval is a bootstrap over test documents; the centre of gravity's comes from probes fitted again to halves of
-        the training documents.
+        interval is a bootstrap over test documents. That of the centre of gravity comes from refitting probes to halves
+        of the training documents.
         """
         pairs = [(task, None) for task in self.scores]
         pairs += [(task, base) for base, task in combinations([task for task in TASKS if task in self.scores], 2)]
@@ -134,12 +134,12 @@ def _sums(groups: Int[Tensor, " item"], values: Float[Tensor, "*column item"]) -
 
 
 def expected_with_interval(scores: Scores, base: Scores | None, seed: int) -> Interval:
-    """The expected layer, or its difference to another task's, with its interval."""
+    """The expected layer, or its difference from another task's, with its interval."""
     tasks = [each for each in (scores, base) if each is not None]
     terms = [_expected_terms(each, seed) for each in tasks]
     if any(each is None for each in terms):
         return _NOTHING
-    # a group with items of either task counts, even if it gained as much as it lost
+    # a group with items of either task counts, even if its gains and losses cancel
     present = np.bincount(torch.cat([each.groups for each in tasks]).numpy(), minlength=N_GROUPS) > 0
     parts = [part for term in terms if term is not None for part in term]
     expected = estimate(*parts, present=present, seed=seed)
@@ -147,7 +147,7 @@ def expected_with_interval(scores: Scores, base: Scores | None, seed: int) -> In
 
 
 def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
-    """Sums of the expected layer's two terms; None unless the layers clearly gain over the embedding."""
+    """Sums of the expected layer's two terms; None unless layers clearly improve on the embedding."""
     above, below = (_sums(scores.groups, terms) for terms in expected_layer_terms(scores.cumulative))
     counts = _sums(scores.groups, torch.ones(len(scores.groups)))
     gained = estimate(below, counts, seed=seed)
@@ -155,10 +155,10 @@ def _expected_terms(scores: Scores, seed: int) -> tuple[np.ndarray, np.ndarray] 
 
 
 def centre_with_interval(scores: Scores, base: Scores | None) -> Interval:
-    """The centre of gravity, or its difference to another task's, with its interval, half by half.
+    """The centre of gravity, or its difference from another task's, with its interval over halves.
 
-    Halves of the documents stray from the whole as far as the whole strays from the truth: the delete-half jackknife
-    (Shao & Wu 1989), around the value of the whole, so that a change with less text widens the interval.
+    Halves of the documents vary around the whole just as the whole does around the truth: the delete-half jackknife
+    (Shao & Wu 1989). It is centred on the value of the whole, so a shift with less text widens the interval.
     """
     value, halves = (centre_of_gravity(shares.double()) for shares in (scores.shares, scores.half_shares))
     lowest, highest = 0.0, len(scores.shares) - 1.0
@@ -190,11 +190,11 @@ def measure(
     `tag`: a word's part of speech. `relation`: its relation to its head, without subtype. `coreference`: do a pronoun
     and an earlier mention belong to one chain (the nearest of its chain, and the nearest of another)? A word's vector
     is the mean over its pieces; an edge's is both words' coordinates along 64 principal axes and their product. An
-    `InputError` refuses an unknown task, too few documents, and a corpus with nothing for any task.
+    unknown task, too few documents, and a corpus with nothing for any task are `InputError`s.
 
-    The model has one stack and a tokenizer. Without `held_out` a quarter of the documents is kept for the test. Probes
-    train on at most so many `words` and `edges` (heads 6,000, mixes of layers 3,000), and test on the share `test` of
-    that. `penalty` weighs the squared weights. `seed` draws control tasks, untrained weights, halves and resamples.
+    The model has one stack and a tokenizer. Without `held_out`, a quarter of the documents is kept for the test. Probes
+    train on at most `words` and `edges` items (heads 6,000, mixes of layers 3,000), and test on `test` times as many.
+    `penalty` weighs the squared weights. `seed` draws control tasks, untrained weights, halves and resamples.
     """
     if unknown := {*(tasks or ())} - {*TASKS}:
         raise InputError(f"no probe for {sorted(unknown)[0]!r}: expected {', '.join(TASKS)}")

@@ -1,4 +1,4 @@
-"""The probes as part of a page: the corpus of each task, and tables, figures and sentences of all."""
+"""The probes as part of a page: each task's corpus, tables, figures and sentences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ _COLUMNS = "depth accuracy gain learnt selectivity {}cumulative_accuracy"
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus to train on, and one to test on; None keeps a quarter of the documents for the test."""
+    """A corpus to train on and one to test on; None: test on a quarter of the training documents."""
 
     corpus: Corpus
     held_out: Corpus | None
 
     @property
     def name(self) -> str:
-        """Both names together."""
+        """The name of one corpus, or of both."""
         return f"{self.corpus.title}, tested on {self.held_out.title}" if self.held_out else self.corpus.title
 
 
@@ -48,8 +48,8 @@ def section(
     """Probe every task, and return what a page shows: tables `layers` and `depths`, figures, sentences.
 
     A task trains on the first corpus that annotates it, and is tested on the first of `held_out` that does, else on a
-    quarter of the corpus's documents. If nothing can be probed, an `InputError` has every reason. `limits` are those of
-    `measure`.
+    quarter of the corpus's documents. If nothing can be probed, an `InputError` has every reason. `limits` are options
+    of `measure`.
     """
     if not corpora:
         raise InputError("nothing to probe: expected at least one corpus")
@@ -64,7 +64,7 @@ def section(
             if model.tokenizer is None:
                 raise
             for corpus in (source.corpus, source.held_out):
-                for _ in corpus or ():  # raises if the text itself is at fault
+                for _ in corpus or ():  # raises if the text itself is faulty
                     pass
             left_out |= dict.fromkeys(tasks, str(error))
     if not probed:
@@ -160,9 +160,9 @@ def _caveats(task: Task, source: Source, probed: Probed, held_out: Sequence[Corp
 
 
 def best_sentence(rows: pd.DataFrame, task: Task, deepest: int) -> str:
-    """The layer that reads a task best, how well, and what the simplest rivals get."""
+    """Which layer reads a task best, how well, and what the simplest rivals reach."""
     streams = rows.loc[rows["head"].isna()]
-    best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # of equals the first
+    best = streams.loc[streams["accuracy"].idxmax()].to_dict()  # the first of equals
     depth = f"after {best['depth']} of {counted(deepest, 'block')}" if best["depth"] else "before the first block"
     rivals = []
     for columns, name in ((RULE, f"{WORDS['rule']} “{best['baseline_name']}” gets"), (UNTRAINED, WORDS["untrained"])):

@@ -1,7 +1,7 @@
-"""Which tasks do probes solve, on which items, and what does a rule that reads no sentence get?
+"""Which tasks do probes solve, on which items, and how well does a rule that reads no sentence do?
 
-Items are words with a tag or relation, and pronouns with two mentions. Texts alone decide them, before any model runs,
-so that a model and its untrained copy answer the same ones.
+Items are words with a tag or relation, and pronouns with two mentions. They depend on the texts alone, before any model
+runs, so a model and its untrained copy answer the same ones.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ SPLITS = ("train", "test")
 
 
 def probed_stack(model: Model) -> tuple[str, StackConfig]:
-    """The stack to probe: the only one, or the encoder, which reads the text as it is."""
+    """The stack to probe: the only one, or the encoder, which reads the text unchanged."""
     return next(iter(model.config.stacks.items()))
 
 
@@ -34,9 +34,9 @@ class Edge(NamedTuple):
 
     pronoun: int  # word indices in the text
     mention: int
-    forms: str  # of both, in lower case: the type of the pair
+    forms: str  # both words in lower case: the type of the pair
     corefers: bool
-    rules: tuple[float, ...]  # by rule of `RIVALS`, the probability that it gets this edge right
+    rules: tuple[float, ...]  # each rule of `RIVALS`: the probability that it gets this edge right
 
 
 class WindowItems(NamedTuple):
@@ -72,9 +72,9 @@ def choose(
     test: float = 0.5,
     progress: Callable[[int], object] | None = None,
 ) -> Items:
-    """Items of a corpus, at most so many words and edges for training and the share `test` of that for the test.
+    """Items of a corpus: at most `words` and `edges` for training, and `test` times as many for the test.
 
-    Without `held_out` a quarter of the documents, by a hash of their names, is kept for the test. Reading stops when
+    Without `held_out`, a quarter of the documents, by a hash of their names, is kept for the test. Reading stops once
     there are enough items.
     """
     if model.tokenizer is None:
@@ -106,7 +106,7 @@ def choose(
     return items
 
 
-def _is_test(document: str) -> bool:  # apart from the hash that groups documents for intervals
+def _is_test(document: str) -> bool:  # another hash than the one that groups documents for intervals
     return blake2b(document.encode(), digest_size=1, person=b"probe").digest()[0] % 4 == 0
 
 
@@ -132,7 +132,7 @@ def _edges(item: AntecedentItem, window: Window, counts: Counter[str]) -> Iterat
         return
     starts = enumerate(item.candidates)
     visible = [i for i, word in starts if word >= window.start and window.pieces[word - window.start] > 0]
-    latest = {item.correct[i]: i for i in visible}  # ascending: the nearest stays
+    latest = {item.correct[i]: i for i in visible}  # ascending, so the nearest overwrites
     if len(latest) < 2:
         counts["pronouns left out: no right and wrong candidate within the window"] += 1
         return
@@ -149,7 +149,7 @@ WORDS: dict[str, Any] = plain_words.WORDS["probe"]
 
 @dataclass(frozen=True)
 class Task:
-    """A name in tables, and its texts of `words.toml`; `label` gives the class of a word, or None if it has none.
+    """A name in tables, and its texts in `words.toml`; `label` returns a word's class, or None if it has none.
 
     A task without `label` asks about pairs of words.
     """
@@ -166,7 +166,7 @@ class Task:
 
 _LABELS: dict[str, Callable[[AnnotatedText, int], str | None]] = {
     "tag": lambda text, word: None if text.tags is None else text.tags[word],
-    # without its subtype: `nmod:poss` is `nmod`
+    # without the subtype: `nmod:poss` is `nmod`
     "relation": lambda text, word: None if text.relations is None else text.relations[word].split(":")[0],
 }
 TASKS = {name: Task(name=name, label=_LABELS.get(name), **said) for name, said in WORDS["tasks"].items()}
@@ -174,7 +174,7 @@ TASKS = {name: Task(name=name, label=_LABELS.get(name), **said) for name, said i
 
 @dataclass(frozen=True)
 class Split:
-    """A task's items in one split: their types, labels and documents; `rows` are their places among the vectors."""
+    """A task's items in one split: their types, labels and documents; `rows` are their indices among the vectors."""
 
     rows: list[int]
     types: list[str]
@@ -196,7 +196,7 @@ class TaskItems:
 
 
 def task_windows(task: Task, windows: Sequence[WindowItems]) -> list[WindowItems]:
-    """The windows that have items of a task, with only these."""
+    """The windows with items of a task, reduced to these items."""
     if task.label is None:
         return [each._replace(words=()) for each in windows if each.edges]
     return [each._replace(edges=()) for each in windows if each.words]
@@ -225,7 +225,7 @@ def task_split(task: Task, windows: Sequence[WindowItems]) -> Split:
 
 
 def with_control(task: Task, train: Split, test: Split, seed: int) -> TaskItems:
-    """The task with its control task drawn."""
+    """The task's items, with a control task drawn from `seed`."""
     classes = {label: index for index, label in enumerate(sorted(set(train.labels)))}
     types = len(set(train.types))
     if len(classes) < 2 or types < len(classes):

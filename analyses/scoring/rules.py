@@ -280,7 +280,7 @@ def rules_table(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a head and measure: the rows of `tables/rules`, from the reporting half of the documents.
+    """One row per head and measure: the rows of `tables/rules`, from the reporting half of the documents.
 
     `docs/negative_findings.md` describes the columns. Intervals are 95% over documents, each p is one-sided. `p_both`
     is the largest of the p of margin, difference and chance; `p_beyond` has `second` instead of the margin. `q` and

@@ -37,7 +37,7 @@ class TokenScores(NamedTuple):
         return float(np.nansum(self.log_probability))
 
     def within(self, span: Span) -> float:
-        """Log-probability of the tokens that start in a span, spaces aside; NaN if a span with text has no such token."""
+        """Log-probability of the tokens that start in a span, spaces aside; NaN if it has text but no such token."""
         inside = [span[0] <= start < span[1] for start, _ in self.spans]
         return float(np.nansum(self.log_probability[inside])) if any(inside) or span[0] == span[1] else np.nan
 

@@ -1,1 +1,1 @@
-"""Minimal pairs that ask one question of a model, and the share of the answer that each head carries."""
+"""Which share of the answer to minimal pairs does each head carry, and which answers flip?"""

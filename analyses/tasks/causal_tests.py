@@ -26,10 +26,10 @@ from interp.patterns.shuffled import shuffled_copy
 from interp.statistics import FEWEST_CLUSTERS, Estimate, Shares, benjamini_hochberg, shares
 
 DIRECTIONS = ("denoise", "noise")
-_BUDGET = 512 << 20  # bytes that a sweep may take, beside all that a report holds by then
-PAIRS = 200  # of a task whose prompts are short
-_AT_ONCE = 16  # prompts that a copy answers
-_COPIES = 20  # of the model, with heads that look elsewhere: a task that one can do does not need to look
+_BUDGET = 512 << 20  # bytes for a sweep, on top of what a report already holds
+PAIRS = 200  # for tasks with short prompts
+_AT_ONCE = 16  # prompts per pass of a copy
+_COPIES = 20  # of the model, with heads that look elsewhere: if one does the task, looking is not needed
 NO_OUTPUT = "this model has no output layer, so there are no logits whose change could be measured"
 
 
@@ -37,10 +37,10 @@ NO_OUTPUT = "this model has no output layer, so there are no logits whose change
 class Task:
     """Minimal pairs that ask a model one question, or why they could not be made.
 
-    `carried` names the answer in a sentence: a head carries half of “was or were”. `neutral` prompts favour neither
-    answer: their logit difference is what the model would say anyway. `extra` computes more numbers from the pairs.
-    `clusters` name what pairs share (names, nouns, the frame of a sentence), since those are not independent. `answers`
-    are the right answers, if only a few occur.
+    `carried` names the answer in sentences: a head carries half of “was or were”. `neutral` prompts favour neither
+    answer, so their logit difference is what the model says anyway. `extra` computes more numbers from the pairs.
+    `clusters` names what pairs share (names, nouns, a sentence frame), because such pairs are not independent.
+    `answers` are the right answers, if only a few occur.
     """
 
     name: str
@@ -62,7 +62,7 @@ class Effects:
     table: pd.DataFrame  # the rows of `tables/effects`
     tasks: Sequence[dict[str, Any]] = ()  # the rows of `tables/tasks`
     prompts: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # `tables/prompts`, `flips` and `answers`
-    left_out: str | None = None  # why there is nothing
+    left_out: str | None = None  # why there are no effects
 
 
 Builders = Mapping[str, Callable[..., Task]]
@@ -72,7 +72,7 @@ Patched = tuple[dict[str, Any], list[pd.DataFrame], Flips | None]
 
 
 def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int | None = None, seed: int) -> Effects:
-    """The effects of a behaviour's tasks, a lot a task; `pairs` of each, by default as many as its builder makes."""
+    """Effects of a behaviour's tasks, one lot per task, each of `pairs` pairs; by default, builders decide how many."""
     whole_number("seed", seed)
     if model.config.output == "none":
         return no_effects(behaviour)
@@ -80,7 +80,7 @@ def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int |
 
 
 def patch_task(model: Model, pairs: int | None, seed: int, name: str, build: Callable[..., Task]) -> Patched:
-    """Build and patch one task; if this model allows none, it has no pairs, and the reason."""
+    """Build and patch one task; if the model does not allow it, the task has a reason instead of pairs."""
     question, carried = (DECLARED["tasks"][name][key] for key in ("question", "carried"))
     try:
         task = replace(build(model, pairs, seed, name, question), carried=carried)
@@ -90,7 +90,7 @@ def patch_task(model: Model, pairs: int | None, seed: int, name: str, build: Cal
 
 
 def patch_heads(model: Model, behaviour: str, tasks: Sequence[Task], *, seed: int = 0) -> Effects:
-    """Ready tasks, patched as `joined` describes."""
+    """Patch the heads on ready tasks, as `joined` describes."""
     return joined(behaviour, [_measure(model, task, seed) for task in tasks])
 
 
@@ -100,9 +100,9 @@ def joined(behaviour: str, patched: Sequence[Patched]) -> Effects:
     Denoising puts a head's clean `z` into the corrupted prompt (is it sufficient?), noising the corrupted one into the
     clean prompt (is it necessary?). One half of the pairs chooses heads, the other reports: `choosing_bound` is the end
     of the first half's interval nearer 0, missing if the share is below 0.05 or the interval contains 0. All else is
-    about the `n` prompts that report; `flips` of them get another answer. Intervals and tests are over prompts or
+    from the `n` reporting prompts, of which `flips` get another answer. Intervals and tests are over prompts or
     `Task.clusters`; `q` is over all rows. A task has no shares if the model may be guessing an answer (`guessed`), or
-    if copies of it whose heads look elsewhere do the task as well: then any head that averages its input carries some.
+    if a copy whose heads look elsewhere does it as well, because then any head that averages its input carries some.
     """
     rows, prompts = [], {name: [] for name in Flips._fields}
     for about, effects, flips in patched:
@@ -144,7 +144,7 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
     reason = guessed(clean, task.answers, clusters) or refusal(ANSWERS, *plain)
     reason = reason or _unneeded(model, task.pairs, (clean > 0).double().cpu().numpy(), clusters, seed)
     if reason:
-        return facts | {"refused": reason}, [], None  # before a sweep, which would take minutes of a large model
+        return facts | {"refused": reason}, [], None  # before the sweep, which takes minutes in a large model
     sweeps = [sweep(model, task.pairs, logit_difference(), direction=way, budget=_BUDGET) for way in DIRECTIONS]
     reports = reporting_half(task.pairs, seed)
     removed = sweeps[DIRECTIONS.index("noise")].effects()[..., torch.from_numpy(~reports)].double().mean(-1).cpu()
@@ -155,12 +155,12 @@ def _measure(model: Model, task: Task, seed: int) -> Patched:
 def _unneeded(
     model: Model, pairs: Pairs, right: np.ndarray, clusters: Sequence[Sequence[str]], seed: int
 ) -> str | None:
-    """Why a task does not depend on where heads look: a copy of the model with shuffled queries and keys does it too.
+    """Why a task does not depend on where heads look: a copy with shuffled queries and keys does it too; else None.
 
-    It does if it gives as many right answers as the lower end of the model's 95% interval.
+    A copy does the task if its right answers reach the lower end of the model's 95% interval.
     """
     if not isinstance(model, Transformer):
-        return None  # another library's heads cannot be shuffled
+        return None  # we cannot shuffle another library's heads
     accuracy = shares(right[:, None], np.ones(len(right)), clusters=clusters)
     copies, fewest = range(_COPIES * seed, _COPIES * (seed + 1)), accuracy.low[0] * len(right)
     best = max(_right_answers(shuffled_copy(model, 2_000_000 + number), pairs, fewest) for number in copies)
@@ -173,7 +173,7 @@ def _unneeded(
 
 
 def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
-    """How many clean prompts a model answers rightly; counting stops when `fewest` is out of reach."""
+    """How many clean prompts a model answers correctly; counting stops when `fewest` is out of reach."""
     readout, right, site = logit_difference().prepare(model, pairs), 0, f"{last_stack(model)}.resid_final"
     for prompts in torch.arange(len(pairs), device=pairs.last.device).split(_AT_ONCE):
         text, target = pairs.take(prompts).inputs[0]
@@ -185,7 +185,7 @@ def _right_answers(model: Transformer, pairs: Pairs, fewest: float) -> int:
 
 
 def reporting_half(pairs: Pairs, seed: int) -> Bool[np.ndarray, " pair"]:
-    """The half that reports, drawn at random; a pair and its reverse are on one side."""
+    """True for the reporting half, drawn at random; a pair and its reverse are in the same half."""
     rows = zip(pairs.clean.ids.tolist(), pairs.corrupt.ids.tolist(), strict=True)
     names = [frozenset(map(tuple, pair)) for pair in rows]
     order = {name: number for number, name in enumerate(dict.fromkeys(names))}
@@ -214,6 +214,6 @@ def _effect_rows(
 
 
 def choosing_bound(chose: Shares | Estimate) -> Float[np.ndarray, " cell"]:
-    """The end of each interval nearer 0; missing if the share is too small or the interval contains 0."""
+    """The end of each interval nearer 0; NaN if the share is too small or the interval contains 0."""
     bound = np.where(chose.value > 0, chose.low, chose.high)
     return np.where((np.abs(chose.value) >= NOTABLE) & (bound * chose.value > 0), bound, np.nan)

@@ -1,4 +1,4 @@
-"""Which answers flip when one, two or several heads get their output for the other prompt?"""
+"""Which answers flip when one, two or more heads get their outputs for the other prompt?"""
 
 from collections.abc import Iterable, Sequence
 from itertools import combinations
@@ -16,9 +16,9 @@ from interp.statistics import shares
 
 ANSWER_COLUMNS = ["behaviour", "task", "heads", "pair", "right", "wrong"]
 FLIP_COLUMNS = ["behaviour", "task", "heads", "n", "flips", "flips_low", "flips_high"]
-TOP = 8  # heads whose pairs are measured, and which are patched together one after the other
-ANSWERED = "right", "wrong"  # the answers of a pair, and what their probabilities are called
-_LONGEST = 40  # words of a prompt that a person reads
+TOP = 8  # heads to patch in pairs, and together in growing sets
+ANSWERED = "right", "wrong"  # the answers of a pair, and the names of their probabilities
+_LONGEST = 40  # words in a prompt that a person can read
 
 
 class Flips(NamedTuple):
@@ -30,16 +30,16 @@ class Flips(NamedTuple):
 
 
 def clusters_in(clusters: Sequence[Sequence[str]], half: Bool[np.ndarray, " prompt"]) -> list[list[str]]:
-    """The clusters of the prompts of a half."""
+    """The clusters of one half of the prompts."""
     return [[name for name, here in zip(way, half, strict=True) if here] for way in clusters]
 
 
 def flip_counts(
     changed: Bool[np.ndarray, "cell prompt"], clusters: Sequence[Sequence[str]], seed: int
 ) -> dict[str, Float[np.ndarray, " cell"]]:
-    """How many of the prompts flip, with a 95% interval over prompts or clusters."""
+    """How many prompts flip, with a 95% interval over prompts or clusters."""
     n, options = changed.shape[1], {"clusters": clusters, "seed": seed}
-    # the upper end comes from those that stay, so the interval has a width even if none flips
+    # the upper end comes from prompts that do not flip, so the interval has a width even if none flips
     flipped, same = (shares(part.T.astype(float), np.ones(n), **options) for part in (changed, ~changed))
     ends = {"flips_low": flipped.low, "flips_high": 1 - same.low}
     return {"flips": changed.sum(1).astype(float)} | {name: (end * n).clip(0, n) for name, end in ends.items()}
@@ -53,11 +53,11 @@ def flips_of(
     clusters: Sequence[Sequence[str]],
     seed: int,
 ) -> Flips:
-    """Both answers' probabilities at every prompt, and with heads patched at the prompts that report.
+    """Both answers' probabilities after every prompt, and with heads patched in the reporting prompts.
 
-    `effect` is each head's on the half that chooses. The `TOP` heads with the largest get their output for the
-    corrupted prompt: each alone, every two, then the first three, four and so on. An answer flips if the other one
-    becomes more probable. Another library's models have prompts alone, as their heads are not patched together.
+    `effect` comes from the choosing half. The `TOP` heads with the largest effects get their outputs for the corrupted
+    prompt: each alone, every two, then the first three, four and so on. An answer flips if the other one becomes more
+    probable. For another library's models only prompts are read, because we cannot patch their heads together.
     """
     metrics = answer_probabilities(pairs)
     plain = unpatched(model, pairs, metrics)
@@ -88,7 +88,7 @@ def flips_of(
 
 
 def are_readable(prompts: Iterable[str]) -> bool:
-    """Whether a person can read the prompts: short texts of whole characters, not random tokens."""
+    """Whether a person can read the prompts: short texts of valid characters, not random tokens."""
     return all(prompt.isprintable() and len(prompt.split()) <= _LONGEST for prompt in prompts)
 
 
@@ -111,6 +111,6 @@ def texts_of(model: Model, batch: TokenBatch) -> list[str]:
 
 
 def tokens_of(model: Model, ids: torch.Tensor) -> list[str]:
-    """Tokens by their names, or by their numbers if the model has no tokenizer."""
+    """Tokens as text, or as ids if the model has no tokenizer."""
     label = str if model.tokenizer is None else model.tokenizer.label
     return [label(number) for number in ids.tolist()]

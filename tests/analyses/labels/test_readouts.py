@@ -105,7 +105,7 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
     assert table.loc[("next-token", 0, 0), "effect"] > 3
     others = table.loc[(table["head"] == 1) | ~table["measure"].isin(["next-token", "first-token"])]
     assert others["drop"].abs().max() < 1e-3  # nothing else is looked at; controls may hide a next token
-    assert table.loc[("next-token", 0, 0), "n"] == 12  # one lot a text
+    assert table.loc[("next-token", 0, 0), "n"] == 12  # one lot per text
 
 
 def tagged(number: int) -> AnnotatedText:
