@@ -1,7 +1,7 @@
 """Which labels does each head get, and on what evidence?
 
-`hiding` has the rows and keys of a label, `readouts` reads the model there, and `knockouts` measures what hiding the
-keys costs. `evidence` gathers attention and effects on two halves of a text, and `judgement` makes labels of them.
+`hiding` draws the rows and keys of a label, `readouts` reads the model there, and `knockouts` measures what hiding the
+keys costs. `evidence` gathers attention and effects on two halves of a text, and `judgement` turns them into labels.
 """
 
 from analyses.labels.judgement import LABEL_COLUMNS, Labelled, label

@@ -1,9 +1,9 @@
 """What can a label rest on? Attention and knock-outs on two halves of a text, and a bar from heads that learnt nothing.
 
-One half of the documents chooses, the other reports. On each, attention is scored with its baselines, and claimed keys
-are hidden. Three kinds of heads set the bar. Shuffled heads have the numbers of W_Q and W_K in another order and read
-the trained streams, as sharply as trained ones (`interp.patterns.shuffled`). Trained heads read a text's words in
-another order, under its old annotation. Models with weights N(0, 0.02²) are a low bar, which nearly everything passes.
+One half of the documents chooses, the other reports. On each, we score attention with its baselines, and hide claimed
+keys. Three kinds of heads set the bar. Shuffled heads have the numbers of W_Q and W_K in another order and read the
+trained streams, as sharply as trained ones (`interp.patterns.shuffled`). Trained heads read a text's words in another
+order, under the old annotation. Models with weights N(0, 0.02²) set a low bar that nearly everything passes.
 """
 
 import math
@@ -37,27 +37,27 @@ from interp import AnnotatedText, InputError, Model, Transformer
 from interp.patterns.shuffled import Shuffled, Streams
 from models.initialisation import untrained
 
-_CHOOSING = 0.6  # share of the documents that the choosing half reads: to choose takes fewer than to measure
-_MORE_TRAINING = 10  # probes are fitted on so many times the words that knock-outs read
-_WORDS = 60  # of a document that knock-outs read, at most
-_DOCUMENTS = (24, 31)  # of each half, likewise
-_SMALL, _MOST_OF_SMALL = 1e8, 45  # models with fewer heads times weights afford more documents, at most so many
-_BUDGET = 5e12  # about how many multiply-adds the knock-outs of one behaviour may take on each half
+_CHOOSING = 0.6  # share of its documents that the choosing half reads, because choosing takes fewer than measuring
+_MORE_TRAINING = 10  # probes train on this many times the words that knock-outs read
+_WORDS = 60  # per document that knock-outs read, at most
+_DOCUMENTS = (24, 31)  # least and most per half, likewise
+_SMALL, _MOST_OF_SMALL = 1e8, 45  # models with fewer heads times weights afford more documents, up to this many
+_BUDGET = 5e12  # multiply-adds for the knock-outs of one behaviour on each half, roughly
 _WHOLE = "no causal evidence: another library runs this model as a whole, one pass for each head and claim"
 _TWO_STACKS = "no causal evidence: keys are hidden in models of one stack, and this one has an encoder and a decoder"
-NOTABLE_EFFECT = 0.01  # nats per row: the least effect of a label
+NOTABLE_EFFECT = 0.01  # nats per row: the least effect for a label
 HALVES: tuple[Literal[0], Literal[1]] = (0, 1)  # even groups of documents choose, odd ones report
 CELL = ["stack", "attention", "layer", "head", "behaviour", "measure"]
 COPIES, WORDS, SMALL = "shuffled heads", "shuffled words", "weights of N(0, 0.02²)"
 N_COPIES = 40
-UNTRAINED = 3  # models of the same shape
-_END_AT_ONE = ("share", "correlation")  # units of measures
-_LEAST_LEFT = 0.01  # values nearer to 1 count as this near
-LEVEL = 0.05  # how many models whose heads learnt nothing may have one above any bar
-_HEADS_AT_ONCE = 64  # of copies: their patterns stay in a processor's cache
-_SEPARATOR = ": "  # between behaviour and measure, in the names of kept results
-_BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # what each bar reads; more documents if these hold few items
-_FEWEST_ITEMS = 20  # of a measure in shuffled words: with fewer, some head is right by luck
+UNTRAINED = 3  # untrained models of the same shape
+_END_AT_ONE = ("share", "correlation")  # units of measures whose largest value is 1
+_LEAST_LEFT = 0.01  # values nearer to 1 than this count as this near
+LEVEL = 0.05  # share of models without learnt heads that may have a head above any bar
+_HEADS_AT_ONCE = 64  # heads of copies per pass, so that patterns stay in a CPU's cache
+_SEPARATOR = ": "  # between behaviour and measure, in names of results
+_BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # read for each bar; more documents if these hold few items
+_FEWEST_ITEMS = 20  # items of a measure in shuffled words: with fewer, some head is right by luck
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: with fewer, the best head is luck
 Bars = dict[str, float]
 """By measure, the gain that heads which learnt nothing stay below; at least 0."""
@@ -79,19 +79,19 @@ class Study:
 
 @dataclass(frozen=True)
 class Evidence:
-    """One behaviour in one kind of attention: tables of the choosing half, and of the reporting half."""
+    """One behaviour in one kind of attention: tables of the choosing half, then of the reporting half."""
 
     behaviour: Behaviour
     heads: Sequence[pd.DataFrame]
     effects: Sequence[pd.DataFrame]
     bars: Bars
     effects_left_out: str | None = None  # why there are no knock-outs
-    size: tuple[int, int] = (0, 0)  # documents of each half, and words of each, that knock-outs read
+    size: tuple[int, int] = (0, 0)  # documents per half, and words per document, that knock-outs read
     screened: Screened | None = None  # on the choosing half; None if all effects were measured
 
 
 def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
-    """The evidence of each behaviour, one kind of attention at a time."""
+    """The evidence for each behaviour, one kind of attention at a time."""
     model, seed = study.model, study.seed
     gathered = []
     for whole, bar in zip(collected, bars_of(study, collected), strict=True):
@@ -113,9 +113,9 @@ def gather(study: Study, collected: Sequence[Collected]) -> list[Evidence]:
 
 
 def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
-    """Documents of each half, and words of each, that knock-outs can afford: fewer in a large model."""
+    """Documents per half, and words per document, that knock-outs can afford: fewer in a large model."""
     cells = model.config.n_layers * model.config.n_heads * behaviour.cost
-    words = _BUDGET / (cells * block_weights(model) / 2)  # a cell passes through half of the blocks, on average
+    words = _BUDGET / (cells * block_weights(model) / 2)  # on average, a cell's knock-out runs half of the blocks
     small = _SMALL / (model.config.n_layers * model.config.n_heads * block_weights(model))
     largest = int(min(max(small, 1.0) * _DOCUMENTS[1], _MOST_OF_SMALL))
     documents = int(min(max(words / behaviour.words, _DOCUMENTS[0]), largest))
@@ -123,12 +123,12 @@ def affordable(model: Transformer, behaviour: Behaviour) -> tuple[int, int]:
 
 
 def block_weights(model: Transformer) -> int:
-    """How many weights a token passes through in the blocks."""
+    """The number of weights in the blocks; at least 1."""
     return max(1, sum(weight.numel() for name, weight in model.named_parameters() if ".blocks." in name))
 
 
 def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evidence:
-    """Knock-outs of both halves: of possible candidates on the first, of candidates on the second, unless `exact`.
+    """Knock-outs of possible candidates on the first half, and of candidates on the second; of all heads if `exact`.
 
     On the second half, the keys of possible labels are also exchanged and removed.
     """
@@ -156,13 +156,13 @@ def _with_effects(model: Transformer, study: Study, evidence: Evidence) -> Evide
 
 
 def _completed(measured: pd.DataFrame, other: pd.DataFrame) -> pd.DataFrame:
-    """The measured rows of one half; cells on which no label rests have the numbers of the other half."""
+    """The measured rows of one half; unmeasured cells, on which no label rests, get the other half's numbers."""
     rest = measured.loc[~measured["measured"], CELL].merge(other, on=CELL)
     return pd.concat([measured.loc[measured["measured"]], rest.assign(measured=False, q=1.0)], ignore_index=True)
 
 
 def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behaviour:
-    """Without strata in which no head stands out: what a head needs there it also needs in all items."""
+    """Drop strata in which no head stands out: what a head needs there, it also needs on all items."""
     names = {*possible["measure"]}
     measures = [each for each in behaviour.measures if STRATUM not in each.name or each.name in names]
     return replace(behaviour, measures=tuple(measures))
@@ -171,7 +171,7 @@ def _without_idle_strata(behaviour: Behaviour, possible: pd.DataFrame) -> Behavi
 def candidates(
     behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Heads and measures that the choosing half proposes, by attention (`attends`) or by a known effect (`moves`)."""
+    """Heads and measures that the choosing half proposes, by attention (`attends`) or a known effect (`moves`)."""
     findings = notable(heads)
     bar = np.array([bars.get(name, 0.0) for name in findings["measure"]], dtype=float)
     rows = findings.loc[findings["gain"].to_numpy(dtype=float) > bar, CELL].assign(attends=True, moves=False)
@@ -182,7 +182,7 @@ def candidates(
 
 
 def _texts(study: Study, evidence: Evidence, half: Literal[0, 1], limit: int | None = None) -> dict[str, Any]:
-    """What knock-outs read of one half of the documents, or of `limit` of them; probes train on the other."""
+    """What knock-outs read in one half of the documents, or in `limit` of them; probes train on the other half."""
     corpus, (documents, words) = study.corpora[evidence.behaviour.name], evidence.size
     return {
         "corpus": Sample(corpus, half, min(documents, limit or documents), words),
@@ -214,7 +214,7 @@ def joint_effects(
 ) -> pd.DataFrame:
     """The least cost of changing a measure's keys in several heads at once (`knockouts.least`), one row per set.
 
-    It reads one half, or `limit` of its documents. Rows of empty sets, or without knock-outs, are missing.
+    It reads one half, or `limit` of its documents. Values are missing for empty sets, and without knock-outs.
     """
     sets = {number: (name, members) for number, (name, members) in enumerate(heads) if members}
     names = [*dict.fromkeys(name for name, _ in sets.values())]
@@ -226,27 +226,27 @@ def joint_effects(
 
 
 def moving(effects: pd.DataFrame) -> pd.DataFrame:
-    """The rows of knock-outs in which hiding the keys has a clear effect."""
+    """The rows of knock-outs in which hiding the keys clearly has an effect."""
     enough = effects["documents"] >= FEWEST
     return effects.loc[(effects["q"] < DISCOVERY) & (effects["effect"] >= NOTABLE_EFFECT) & enough]
 
 
 @dataclass(frozen=True)
 class _Null:
-    """Heads that learnt nothing, or that read shuffled words; `model` makes their model."""
+    """Heads that learnt nothing, or read shuffled words; `model` makes their model."""
 
     name: str
     model: Callable[[], Model]
     heads: Heads
-    copies: int = 1  # in `heads`
+    copies: int = 1  # of the model, side by side in `heads`
 
 
-@lru_cache(maxsize=1)  # copies share the streams that they read
+@lru_cache(maxsize=1)  # copies share the streams they read
 def _nulls(model: Model, kind: Heads, seed: int) -> list[_Null]:
-    """A model that another library runs has no parts to shuffle."""
+    """Heads that set the bar; a model that another library runs has no parts to shuffle."""
     nulls = [_Null(SMALL, partial(untrained, model, seed + number), kind) for number in range(UNTRAINED)]
     nulls.append(_Null(WORDS, lambda: model, kind))
-    trained = model.model if isinstance(model, Shuffled) else model  # copies are judged by other copies
+    trained = model.model if isinstance(model, Shuffled) else model  # copies are judged against other copies
     if not isinstance(trained, Transformer):
         return nulls
     kind = replace(kind, n_layers=trained.config.stacks[kind.stack].n_layers)
@@ -260,19 +260,19 @@ def _nulls(model: Model, kind: Heads, seed: int) -> list[_Null]:
 
 
 def scrambled(text: AnnotatedText, seed: int) -> AnnotatedText:
-    """The text's words in another order under the same annotation, which then says nothing of words."""
+    """The text's words in another order under the same annotation, which then says nothing about them."""
     words = [*text.words]
     random.Random(f"{seed}-{text.document}").shuffle(words)
     return replace(text, words=tuple(words))
 
 
 def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
-    """The bars of each behaviour that was collected.
+    """The bars of each collected behaviour.
 
     A bar is the largest gain of any head that learnt nothing or, if larger, the gain that the best head of a copy
-    exceeds with a probability of `LEVEL` over the number of measures (Bonferroni). That is by a Gumbel distribution
-    with the mean and variance of the copies' best, the limit of maxima (Gumbel 1958, Statistics of Extremes). For
-    shares and correlations, which end at 1, it is fitted to the logarithm of the distance to 1.
+    exceeds with a probability of `LEVEL` over the number of measures (Bonferroni). That gain comes from a Gumbel
+    distribution, the limit of maxima, with the mean and variance of the copies' best heads (Gumbel 1958, Statistics of
+    Extremes). For shares and correlations, which end at 1, we fit it to the logarithm of the distance to 1.
     """
     reached: dict[tuple[Heads, str, str], dict[str, list[Tensor]]] = {}
     by_kind = {
@@ -306,7 +306,7 @@ def bars_of(study: Study, collected: Sequence[Collected]) -> list[Bars]:
 
 
 def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> float:
-    """The gain that the next copy's best head exceeds with this probability; 0 without copies."""
+    """The gain that the best head of another copy exceeds with this probability; 0 without copies."""
     gained, baseline = torch.cat([*lots], 1) if lots else torch.empty(2, 0)
     gained, baseline = gained[gained.isfinite()], float(baseline.mean())
     if len(gained) < 2:
@@ -318,12 +318,12 @@ def _surpassed(lots: Sequence[Tensor], probability: float, *, ends: bool) -> flo
 
 
 def documents_of(collected: Sequence[Collected]) -> int:
-    """How many documents have enough items of every behaviour, if items are spread evenly."""
+    """How many documents hold enough items of every behaviour, if items are spread evenly."""
     documents = _BAR_DOCUMENTS
     for behaviour in collected:
         items = max(float(scored.totals.rows[:, 0].sum(0).max()) for scored in behaviour.scored)
         tokens = behaviour.counts.get("tokens", 0) / max(behaviour.documents, 1)
-        share = _BAR_WORDS / max(_BAR_WORDS, tokens)  # of each document that is read
+        share = _BAR_WORDS / max(_BAR_WORDS, tokens)  # of each document, that is read
         documents = max(documents, math.ceil(_ITEMS * behaviour.documents / max(items * share, 1)))
     return min(documents, _MOST_DOCUMENTS)
 
@@ -336,7 +336,7 @@ def _reached(
     seed: int,
     number: int,
 ) -> dict[str, Tensor]:
-    """By behaviour and measure, the largest gain of any head of each copy, and the baseline (`2 copy`)."""
+    """By behaviour and measure, the largest gain of any head of each copy, with its baseline (`2 copy`)."""
     null = _nulls(trained, kind, seed)[number]
     texts = [scrambled(text, seed) for text in sample] if null.name == WORDS else sample
     model, reached = null.model(), dict[str, Tensor]()
@@ -349,10 +349,10 @@ def _reached(
         for measure, gained, baseline, n in zip(
             scored.measures, (of_heads - baselines).T, baselines, items, strict=True
         ):
-            # shuffling words keeps positions, and few pronouns stand where one stood
+            # shuffling words keeps positions, and few pronouns land where one was
             counts = null.name != WORDS or (measure.of_words and n >= _FEWEST_ITEMS)
             if counts and not np.isnan(gained).all():
-                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # a layer's copies are side by side
+                by_copy = gained.reshape(-1, null.copies, null.heads.n_heads)  # copies of a layer are side by side
                 best = np.nan_to_num(by_copy, nan=-np.inf).max((0, 2))
                 columns = torch.tensor(np.stack([best, np.full_like(best, baseline)]))
                 reached[f"{name}{_SEPARATOR}{measure.name}"] = columns

@@ -1,7 +1,7 @@
-"""Who reads a head that carries an answer? Later heads' queries, keys and values, feed-forwards, and the output layer.
+"""Who reads a head that carries an answer: later heads' queries, keys and values, feed-forwards, the output layer?
 
-Edges are cut one at a time, by exact path patching. One reader gets the head's output for the corrupted prompt, and the
-change goes on through the whole model (`interp.circuits.faithfulness` of the whole graph without the edge).
+We cut edges one at a time, by exact path patching. One reader gets the head's output for the corrupted prompt, and the
+change spreads through the rest of the model (`interp.circuits.faithfulness` of the whole graph without the edge).
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,8 +26,8 @@ from interp.patching.results import ANSWERS, refusal
 from interp.statistics import benjamini_hochberg, shares
 
 READER_COLUMNS = [*HEAD, "behaviour", "task", "reader", "effect", "ci_low", "ci_high", "p", "q", "n", "choosing"]
-_PAIRS = 24  # of a task
-_HEADS = 2  # of a task: those that carry most
+_PAIRS = 24  # per task
+_HEADS = 2  # per task: those that carry most
 
 
 def measure(
@@ -43,8 +43,8 @@ def measure(
 
     Each task has the two heads that carry most, among heads with a label of the task and heads that `effects` (the rows
     of `tables/effects`) shows to carry it. `effect` is the share of the clean-corrupted logit difference that is lost
-    if the edge is cut, with its interval over the reporting half of the pairs; `choosing` is that of the other half;
-    `q` is over all rows.
+    if the edge is cut, with its interval over the reporting half of the pairs; `choosing` is the same on the other
+    half. `q` is over all rows.
 
     Raises:
         InputError: the model has no edges (norms follow its layers) or no output layer, or another library runs it.
@@ -94,7 +94,7 @@ def _of_task(
 
 
 def _readers(graph: Graph, sender: str) -> list[str]:
-    """All readers of a node; keys and values by key/value head."""
+    """All readers of a node; keys and values are per key/value head."""
     exists = graph.exists[graph.index("senders")[sender]]
     return [name for name, reads in zip(graph.receivers, exists.tolist(), strict=True) if reads]
 
@@ -102,7 +102,7 @@ def _readers(graph: Graph, sender: str) -> list[str]:
 def _cut(
     model: Transformer, pairs: Pairs, sender: str
 ) -> tuple[Float[Tensor, " pair"], Float[Tensor, " pair"], Float[Tensor, "reader pair"]]:
-    """The logit differences of clean and corrupted prompts, and those with the edge to each reader cut."""
+    """Logit differences of clean and corrupted prompts, then with the edge to each reader cut."""
     everything = whole(model)
     graph = everything.graph
     circuits = [everything - from_edges(graph, [(sender, reader)]) for reader in _readers(graph, sender)]

@@ -3,11 +3,11 @@
 A claim maps rows (columns of the window's tokens) to the keys that a head with the label looks at from there
 (`Measure.keys_of`), such as the token before or the pieces of antecedents. The first control has the same rows and as
 many other visible keys, each drawn at about the distance of the key it replaces; for positional labels, at any
-distance. Labels of words have a second control: the same rows, with keys at the usual distances of the label's rows. A
-head that only looks at fixed distances loses as much there.
+distance. Labels of words have a second control: the same rows, with keys at the label's usual distances. A head that
+only looks at fixed distances loses as much there.
 
-`Work` is a table of claims and controls. `hide` gives a cost to each job and head, and `costs_of` adds these up by
-group of documents.
+`Work` is a table of claims and controls. `hide` measures the cost of each job in each head, and `costs_of` sums costs
+by group of documents.
 """
 
 import random
@@ -41,9 +41,9 @@ from interp.statistics import ratio
 
 CLAIM, CONTROLS, ARMS = "claim", ("other keys", "usual distances"), ("exchange", "removal")
 KINDS = (CLAIM, *CONTROLS)
-FARTHER = "another distance"  # the name of other keys if distances define the claimed ones
-CLAIMS = 128  # that one call hides, controls included
-FEWEST = 5  # documents, or groups of them, with hidden keys: fewer say nothing
+FARTHER = "another distance"  # the name of the first control if distances define the claimed keys
+CLAIMS = 128  # claims and controls that one call hides
+FEWEST = 5  # documents, or groups of them, with hidden keys: with fewer, costs say nothing
 _WAYS: Mapping[str, Intervention] = {**dict.fromkeys(KINDS, "hide"), ARMS[0]: "exchange", ARMS[1]: "remove"}
 _SURELY = 0.995  # confidence of the one-sided bounds of a settled cost
 _PARTS = (10, 20)  # documents after which measuring may stop
@@ -51,17 +51,17 @@ N_PARTS = 1 + len(_PARTS)
 Cells = Bool[np.ndarray, "head measure"]
 PerCell = Float[np.ndarray, "head measure"]
 PerJob = Float[Tensor, "job head"]
-HeadSet = Sequence[tuple[int, int]]  # layer and head of each
-Keys = Mapping[int, Collection[int]]  # by row, in order; exchanged keys are mapped to others
+HeadSet = Sequence[tuple[int, int]]  # layer and head
+Keys = Mapping[int, Collection[int]]  # row: keys, in order; exchanged keys map to their partners
 
 
 def with_control(
     window: Window, row_keys: Claims, readable: Collection[int], rng: random.Random, *, causal: bool, at_distance: bool
 ) -> tuple[Keys, Keys]:
-    """The claim, and other keys at the same rows, for rows where both can be hidden and something can be read.
+    """The claim and its first control, for rows that can be read and where both can be hidden.
 
-    Keys that a causal stack does not see are left out. `at_distance` draws each key of the control at about the
-    distance of a claimed one.
+    Keys that a causal stack does not see are left out. `at_distance` draws each control key at about the distance of
+    a claimed one.
     """
     content, width = sorted(window.content), len(window.ids)
     claim: dict[int, frozenset[int]] = {}
@@ -78,7 +78,7 @@ def with_control(
 
 
 def distances(row_keys: Claims, *, causal: bool) -> list[frozenset[int]]:
-    """How far each row's keys are from it, key minus row."""
+    """For each row, the distances of its visible keys: key minus row."""
     rows = [frozenset(key - row for key in keys if key <= row or not causal) for row, keys in sorted(row_keys.items())]
     return [row for row in rows if row]
 
@@ -86,9 +86,9 @@ def distances(row_keys: Claims, *, causal: bool) -> list[frozenset[int]]:
 def at_usual_distances(
     window: Window, claim: Keys, usual: Sequence[frozenset[int]], rng: random.Random, *, causal: bool
 ) -> Keys:
-    """The claimed rows, with keys at distances drawn from those of all the label's rows, claimed ones included.
+    """The second control: the claimed rows, with keys at distances drawn from all rows of the label.
 
-    Keys that the row does not see are left out. A row keeps its own keys if no draw fits.
+    Drawn keys may be claimed ones; keys that the row does not see are left out. A row keeps its keys if no draw fits.
     """
     control = {}
     for row, keys in claim.items():
@@ -100,7 +100,7 @@ def at_usual_distances(
 
 
 def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) -> dict[int, dict[int, int]]:
-    """For each claimed key another visible one, drawn at random, whose value replaces its own."""
+    """For each claimed key a random other visible one, whose value will replace its own."""
     content, rows = sorted(window.content), {}
     for row, keys in claim.items():
         free = [key for key in _visible(content, row, causal) if key not in keys]
@@ -109,7 +109,7 @@ def exchanged(window: Window, claim: Keys, rng: random.Random, *, causal: bool) 
 
 
 def as_claim(keys: Keys, prompt: int, width: int, metric: Read, kind: Intervention) -> Claim:
-    """The claim on a text with `width` columns."""
+    """The keys as a `Claim` on a text with `width` columns."""
     index = torch.tensor([(number, key) for number, row_keys in enumerate(keys.values()) for key in row_keys])
     mask, partners = torch.zeros(len(keys), width, dtype=torch.bool), None
     mask[tuple(index.T)] = True
@@ -127,12 +127,12 @@ def _visible(content: Sequence[int], row: int, causal: bool) -> Sequence[int]:
 def _other_keys(
     row: int, keys: Collection[int], visible: Sequence[int], rng: random.Random, *, at_distance: bool
 ) -> list[int]:
-    """As many other visible keys, or all if there are fewer."""
+    """As many other visible keys as claimed ones, or all if there are fewer."""
     free = [key for key in visible if key not in keys]
     if not at_distance:
         return rng.sample(free, min(len(keys), len(free)))
     draw: list[int] = []
-    reach = [abs(row - key).bit_length() for key in free]  # distances of the same power of two are about the same
+    reach = [abs(row - key).bit_length() for key in free]  # distances of one power of two are about the same
     for key in sorted(keys)[: len(free)]:
         near = [index for index, other in enumerate(reach) if other == abs(row - key).bit_length()]
         index = rng.choice(near) if near else rng.randrange(len(free))
@@ -142,7 +142,7 @@ def _other_keys(
 
 
 def part_of(document: int) -> int:
-    """The part of a document, by its number among those read."""
+    """The part of the documents that document number `document` belongs to."""
     return bisect_right(_PARTS, document)
 
 
@@ -161,24 +161,24 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """Makes claims and controls from windows.
+    """Draws claims and controls from windows.
 
-    A claim's controls depend only on `seed`, its text and its measure; keys at usual distances also on all texts of
-    the measure. Other measures do not change them.
+    A claim's controls depend only on `seed`, text and measure (keys at usual distances on all texts), not on other
+    measures.
     """
 
     causal: bool
     measures: Sequence[tuple[str, Measure]]  # behaviour and measure of each column
     seed: int
     armed: Collection[str]  # measures whose keys are also exchanged and removed
-    usual: Mapping[str, Sequence[frozenset[int]]]  # by measure, the distances of each row's keys
+    usual: Mapping[str, Sequence[frozenset[int]]]  # measure: the distances of each row's keys
 
     def jobs(
         self, window: Window, group: int, part: int, read_by: Mapping[str, Readout], claimed: Mapping[str, Claims]
     ) -> Iterator[Job]:
-        """The claims and controls of one window, whose document is in some group and part."""
+        """The claims and controls of one window; `group` and `part` are those of its document."""
         readable = {readout: readout.readable(window) for readout in {*read_by.values()}}
-        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # the same reads share a gradient
+        reads: dict[tuple[Readout, tuple[int, ...]], Read] = {}  # equal reads share a gradient
         for column, (behaviour, measure) in enumerate(self.measures):
             if not claimed.get(measure.name) or behaviour not in read_by:
                 continue
@@ -215,17 +215,17 @@ class Work:
 
     model: Transformer
     measures: Sequence[tuple[str, Measure]]
-    read_by: Mapping[str, Readout]  # by behaviour
+    read_by: Mapping[str, Readout]  # behaviour: its readout
     lots: Sequence[Sequence[Job]]
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """One row per job, lot after lot, with its number of rows."""
+        """One row per job, in the order of lots, with its number of rows."""
         jobs = [(job.kind, job.column, job.group, job.part, len(job.keys)) for lot in self.lots for job in lot]
         return pd.DataFrame(jobs, columns=["kind", "column", "group", "part", "rows"])
 
     def of_jobs(self, name: str) -> Int[Tensor, "job 1"]:
-        """A column of the table."""
+        """A column of the table, as `job 1`."""
         return torch.tensor(self.table[name].tolist())[:, None]
 
     @property
@@ -235,7 +235,7 @@ class Work:
 
 
 def lots_of(windows: Iterable[list[Job]]) -> list[list[Job]]:
-    """The jobs of the windows in lots of about `CLAIMS`, each from one part of the documents."""
+    """The windows' jobs in lots of about `CLAIMS`, each from one part of the documents."""
     lots: list[list[Job]] = []
     for jobs in windows:
         if lots and jobs and len(lots[-1]) < CLAIMS and lots[-1][-1].part == jobs[0].part:
@@ -255,11 +255,11 @@ def hide(
     estimate: bool = False,
     progress: lots.Progress | None = None,
 ) -> dict[str, Tensor]:
-    """What hiding each job's keys costs: `drop` (job x head), NaN if not asked for.
+    """What hiding each job's keys costs: `drop` (job x head), NaN for cells that were not requested.
 
-    Masked texts also give `mass` (job x head), the attention to the keys. Estimates also give `size`, the sum of losses
-    without signs (job x head), and `value`, what is read if nothing is hidden (job). `head_sets` has sets of heads for
-    each measure; keys are hidden from all heads of a set at once. `estimate` takes gradients instead of measuring.
+    Masked texts add `mass` (job x head), the attention to the keys. Estimates add `size`, the sum of absolute losses
+    (job x head), and `value`, the reading if nothing is hidden (job). `head_sets` has sets of heads for each measure;
+    keys are hidden from all heads of a set at once. `estimate` uses gradients instead of measuring.
     """
     indices: list[list[int]] = []
     arguments: list[tuple[Any, ...]] = []
@@ -303,7 +303,7 @@ def _hide(
     heads: Sequence[Sequence[HeadSet]] | None,
     estimate: bool,
 ) -> dict[str, Tensor]:
-    """What one lot's claims cost if a `probe` reads them, or the model's own output layer."""
+    """What one lot's claims cost, read by a `probe` or by the model's own output layer."""
     output = model.output if probe is None else probe
     if heads is not None:
         index = [(claim, number) for claim, sets in enumerate(heads) for number in range(len(sets))]
@@ -328,28 +328,28 @@ def _mass(model: Transformer, batch: TokenBatch, claims: Sequence[Claim]) -> Flo
 
 
 class Sums(NamedTuple):
-    """Losses, and the rows they are summed over, by group of documents."""
+    """Losses by group of documents, and the number of rows that they are summed over."""
 
     lost: Float[np.ndarray, "group head measure"]
     rows: Float[np.ndarray, "group head measure"]
 
     def a_row(self) -> PerCell:
-        """The loss a row; NaN without rows."""
+        """The loss per row; NaN without rows."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.lost.sum(0) / self.rows.sum(0)
 
     def flat(self) -> list[np.ndarray]:
-        """Both by group (group x head and measure), measures running fastest."""
+        """Losses and rows as group x (head and measure), measures running fastest."""
         return [part.reshape(len(part), -1) for part in self]
 
 
-Costs = Mapping[str, Sums]  # by kind
+Costs = Mapping[str, Sums]  # kind: sums
 
 
 def costs_of(
     work: Work, drops: PerJob, counted: Bool[Tensor, " job #head"] | None = None, kinds: Sequence[str] = KINDS
 ) -> Costs:
-    """The sums of the `counted` jobs of each kind; jobs that are not measured (NaN) only add rows."""
+    """Sums over the `counted` jobs of each kind; unmeasured jobs (NaN) only add rows."""
     n_measures, rows = len(work.measures), work.of_jobs("rows").double().expand_as(drops)
     cells = (work.of_jobs("group") * n_measures + work.of_jobs("column"))[:, 0]
     costs = {}
@@ -364,22 +364,22 @@ def costs_of(
 
 
 def strictest(costs: Costs) -> tuple[Sums, Int[np.ndarray, "head measure"]]:
-    """For each cell the control that loses most a row, and its number in `CONTROLS`."""
+    """For each cell, the control that loses most per row, and its index in `CONTROLS`."""
     controls = [costs[kind] for kind in CONTROLS]
     best = np.nan_to_num(np.stack([control.a_row() for control in controls]), nan=-np.inf).argmax(0)
     return Sums(*(np.where(best == 0, *parts) for parts in zip(*controls, strict=True))), best
 
 
 def effect_of(costs: Costs) -> PerCell:
-    """What claims lose beyond their strictest control, a row; NaN without claims."""
+    """What claims lose per row beyond their strictest control; NaN without claims."""
     return costs[CLAIM].a_row() - strictest(costs)[0].a_row()
 
 
 def settled(costs: Costs, least: float, cells: int) -> Cells:
-    """Whether more documents would not change on which side of `least` the effect is, by Student's t over groups.
+    """True for effects that are clearly above or below `least`, by Student's t over groups of documents.
 
-    Its one-sided 99.5% bounds are both below or both above. If above, p for any effect also passes Bonferroni's
-    correction for so many `cells`, at the rate of findings.
+    The one-sided 99.5% bounds are both below or both above. If above, p for any effect must also pass Bonferroni's
+    correction for `cells` tests, at the rate of findings.
     """
     claim, control = costs[CLAIM], strictest(costs)[0]
     effect, error, groups = ratio(claim.lost - control.lost, claim.rows)

@@ -1,9 +1,9 @@
-"""Which labels does each head get? Labels with evidence from attention and effects, a baseline, an interval and a rate.
+"""Which labels does each head get, on evidence from attention and effects, beyond baselines, at which error rate?
 
 On the choosing half of the documents, a head is a candidate if it shows a measure (`analyses.measures.findings`) more
 than any head that learnt nothing, or if hiding the measure's claimed keys has an effect (`analyses.labels.knockouts`).
-On the reporting half `both` hold, by the larger of their two p, or `attention` or `effect` alone. A head that needs
-keys without looking at them gets no label: a head that copies everything needs every key.
+On the reporting half, `both` must hold (with the larger of their two p), or `attention` or `effect` alone. A head that
+needs keys without looking at them gets no label, because a head that copies everything needs every key.
 """
 
 import random
@@ -45,8 +45,8 @@ LABEL_COLUMNS: list[str] = DECLARED["tables"]["labels"].split()
 _TASK = {"effect": "effect", "low": "ci_low", "high": "ci_high", "flips": "flips", "n": "n"}  # in `tables/effects`
 _MASKED = ["masked", "masked_low", "masked_high", "masked_p"]
 EVIDENCE_COLUMNS: list[str] = DECLARED["tables"]["evidence"].split()
-_REST_DOCUMENTS = 6  # read without all heads but one, which takes a pass a head
-_FEWEST = 2 * FEWEST  # documents in both halves
+_REST_DOCUMENTS = 6  # documents read without all heads but one, which takes a pass per head
+_FEWEST = 2 * FEWEST  # documents in both halves together
 _TOO_FEW = "labels are chosen on one half of the documents and reported on the other: expected at least"
 
 
@@ -54,13 +54,13 @@ _TOO_FEW = "labels are chosen on one half of the documents and reported on the o
 class Labelled:
     """The labels of a model's heads.
 
-    labels: the rows of `tables/labels`, one a head and label: all that hold on the reporting half.
-    evidence: one row per head and measure of the reporting half, labelled or not, with its label and the `bar` that the
-        gain of heads that learnt nothing stays below.
+    labels: the rows of `tables/labels`, one per head and label: all that hold on the reporting half.
+    evidence: one row per head and measure of the reporting half, labelled or not, with its label and the `bar`, which
+        gains of heads that learnt nothing stay below.
     left_out: by behaviour, why it has no labels, or which evidence is missing.
-    nameless: how many candidates show a measure, but no more than simple rules do, and follow none of these.
+    nameless: how many candidates show a measure no more than simple rules do, yet follow none of these rules.
     screened: by behaviour, which effects are estimates, and how many candidates these may have missed.
-    sets: the rows of `tables/sets`, heads that are needed together (`analyses.labels.sets`).
+    sets: the rows of `tables/sets`: heads that are needed together (`analyses.labels.sets`).
     """
 
     labels: pd.DataFrame
@@ -88,21 +88,20 @@ def label(
 
     Gains are over the strictest baseline; effects are in nats per claimed row, read as `readout` says; intervals are at
     95% over documents. `effect` is the least of three: `hiding` the keys, `exchange` of their values for others', and
-    their `removal` (`analyses.labels.knockouts`). If hiding costs less than 0.01, that is the effect. `q` is over all
-    candidates and kinds of evidence, because any kind makes a label; `q_within` is over those of the behaviour.
+    their `removal` (`analyses.labels.knockouts`). If hiding costs less than 0.01, its cost is the effect. `q` is over
+    all candidates and kinds of evidence, because any kind makes a label; `q_within` is over those of the behaviour.
     `docs/labels.md` describes all columns.
 
     Args:
         model: a transformer with a tokenizer.
         corpora: by behaviour, a corpus that can be read several times.
         behaviours: those that `corpora` may name; ours by default.
-        collected: the sums of the behaviours' measures on these corpora, if already known.
-        effects: the rows of `tables/effects`, if the minimal pairs were already patched.
-        documents: how many of the reporting half knock-outs read, from their beginning; by default 24 to 45, by the
-            model's size.
-        words: how many of each document; by default 10 to 60.
-        exact: measure all effects, not only those that can change a label (`measured` in `evidence`).
-        seed: of everything random.
+        collected: the sums of the behaviours' measures on these corpora, if already computed.
+        effects: the rows of `tables/effects`, if minimal pairs were already patched.
+        documents: how many documents of the reporting half knock-outs read; by default 24 to 45, by the model's size.
+        words: how many words they read of each, from its beginning; by default 10 to 60.
+        exact: measure all effects, not only those that may change a label (`measured` in `evidence`).
+        seed: for everything random.
         progress: called with the stage, and how far it is.
     """
     by_name, seed = select(behaviours), whole_number("seed", seed)
@@ -142,7 +141,7 @@ def label(
 
 
 def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
-    """The sums of each behaviour on its corpus, in each kind of attention, or why there are none."""
+    """Each behaviour's sums on its corpus, in each kind of attention, or why there are none."""
     totals, left_out = [], {}
     for kind in Heads.kinds_of(study.model):
         of_kind = behaviours_for(kind, study.behaviours)
@@ -158,9 +157,9 @@ def _collected(study: Study) -> tuple[list[Collected], dict[str, str]]:
 
 
 def _reported(evidence: Evidence) -> pd.DataFrame:
-    """Gain and effect of every head and measure on the reporting half, their agreement, and possible labels."""
+    """Every head and measure's gain and effect on the reporting half, their agreement, and possible labels."""
     heads, effects = evidence.heads[1], evidence.effects[1]
-    heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # missing if the null has nothing to permute
+    heads = heads.assign(p=heads[["p", "p_null"]].max(axis=1))  # NaN if the null has nothing to permute
     gains = _in_both_readings(heads)
     gains["p"] = gains["p"].where(gains["documents"] >= gains["fewest"])
     costs = least(effects)
@@ -187,7 +186,7 @@ def _reported(evidence: Evidence) -> pd.DataFrame:
 
 
 def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
-    """The rows with the first position; if `readings` asks for both, the larger p, and whether it holds `without`."""
+    """Rows with the first position kept; if `readings` asks for both, the larger p, and whether it holds `without`."""
     rows, removed = (heads.loc[heads["sink"] == sink] for sink in SINKS)
     removed = rows[CELL].merge(removed[[*CELL, "p", "gain", "ci_low"]], on=CELL, how="left").set_index(rows.index)
     in_both = rows["readings"] == BOTH_READINGS
@@ -197,22 +196,22 @@ def _in_both_readings(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def _columns(rows: pd.DataFrame, value: str, evidence: str, *columns: str) -> pd.DataFrame:
-    """A table's value, interval and p, under their names in `tables/labels`."""
+    """A table's value, interval and p, under the names of `tables/labels`."""
     names = {"ci_low": f"{value}_low", "ci_high": f"{value}_high", "p": f"p_{evidence}"}
     return pd.DataFrame({names.get(name, name): rows[name] for name in (*CELL, value, *names, *columns)})
 
 
 def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
-    """The candidates that hold on the reporting half, with their evidence, and how many fail only against simple rules.
+    """Candidates that hold on the reporting half, with their evidence, and how many fail only against simple rules.
 
-    A candidate with rules to beat is tested twice: under its own name, with the larger p of its evidence and of its
-    lead over the rules, and under a plainer name.
+    A candidate with rules to beat is tested twice: under its own name, where its lead over the rules must also be
+    significant, and under a plainer name.
     """
     has_rules, as_itself = candidates["verdict"].notna(), candidates.assign(plain=False)
     for name in ("p_attention", "p_effect"):
         p = np.maximum(as_itself[name].astype(float), as_itself["p_rule"].astype(float).fillna(1.0))
         as_itself[name] = as_itself[name].where(~has_rules, p)
-    plainer = candidates.loc[has_rules].assign(plain=True)  # named by the rule that the head follows, if any
+    plainer = candidates.loc[has_rules].assign(plain=True)  # named after the rule that the head follows, if any
     plainer = plainer.assign(label=pd.Series([*map(plain_name, plainer["rule"])], index=plainer.index, dtype=object))
     rows = _true_rows(pd.concat([as_itself, plainer], ignore_index=True))
     plain = rows["plain"].to_numpy(dtype=bool)
@@ -221,7 +220,7 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
     labels = rows.loc[~plain | has_name].sort_values("gain", ascending=False, kind="stable")
     labels = labels.drop_duplicates([*HEAD, "behaviour", "label"])
     whole = labels.assign(label=labels["label"].astype(str).str.split(STRATUM).str[0])
-    is_wide = whole["label"] == labels["label"]  # a label of all cases includes those of strata
+    is_wide = whole["label"] == labels["label"]  # a label for all cases covers its strata
     wide = pd.MultiIndex.from_frame(whole.loc[is_wide, [*HEAD, "label"]])
     labels = labels.loc[is_wide | ~pd.MultiIndex.from_frame(whole[[*HEAD, "label"]]).isin(wide)]
     labels = labels.reindex(columns=LABEL_COLUMNS).sort_values(["behaviour", *HEAD, "label"], ignore_index=True)
@@ -229,12 +228,12 @@ def _judged(candidates: pd.DataFrame) -> tuple[pd.DataFrame, int]:
 
 
 def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows that hold, with their evidence and q (`_q`). Rows that miss a margin or have no name make no label."""
+    """The rows that hold, with their evidence and q (`_q`). Rows below a margin or without a name make no label."""
     columns = ("effect", "effect_low", "gain", "gain_low", "bar", "masked", "masked_low")
     number = {name: rows[name].to_numpy(dtype=float) for name in (*columns, "p_attention", "p_effect", "masked_p")}
     size, gain, low, bar = (number[name] for name in ("effect", "gain", "gain_low", "bar"))
     masked = (rows["readout"] == MaskedWord.name).to_numpy()
-    beyond = low > bar  # the whole interval: by luck, some head exceeds the best of those that learnt nothing
+    beyond = low > bar  # the whole interval, because by luck some head exceeds the best that learnt nothing
     attends = rows["attends"].to_numpy(dtype=bool) & rows["fit"].to_numpy(dtype=bool) & (gain >= NOTABLE) & beyond
     moves = (size >= NOTABLE_EFFECT) & (number["effect_low"] > 0)
     moved = moves & rows["moves"].to_numpy(dtype=bool)
@@ -255,7 +254,7 @@ def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
             q_within[kind][index] = _q(p[kind][index], smallest.iloc[index])
     rows["q_attention"], rows["q_effect"] = q["attention"], np.where(rows["p_effect"].notna(), q["effect"], np.nan)
     rows["evidence"], rows["q"], rows["q_within"] = "", np.nan, np.nan
-    for kind in ("effect", "attention", "both"):  # the strongest kind comes last
+    for kind in ("effect", "attention", "both"):  # the strongest kind last, to overwrite others
         new = holds[kind] & (q[kind] < DISCOVERY)
         rows.loc[new, "evidence"] = kind
         rows.loc[new, "q"], rows.loc[new, "q_within"] = q[kind][new], q_within[kind][new]
@@ -263,27 +262,27 @@ def _true_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _q(p: np.ndarray, candidates: pd.DataFrame) -> np.ndarray:
-    """The false discovery rate of labels at which each p makes one, whichever evidence labels rest on.
+    """The false discovery rate at which each p makes a label, whatever evidence labels rest on.
 
-    A candidate is a family of tests: attention, effect, both, each under its own and a plainer name. Every test is the
-    largest of some p: of attention, effect, the rules or the masked rows. Whichever nulls are true, a false label needs
-    one of two p below a bound, so twice the smallest p (1 if it can make no label) is a p of the candidate.
-    Benjamini-Hochberg over candidates selects; within the selected ones, each kind has the same bound (Benjamini &
+    A candidate is a family of tests: attention, effect, both, each under its own and a plainer name. Every test takes
+    the largest of some p: of attention, effect, the rules or the masked rows. Whichever nulls are true, a false label
+    needs one of two p below a bound. So twice the smallest p (1 if it can make no label) is a p of the candidate.
+    Benjamini-Hochberg selects candidates; within the selected ones, each kind has the same bound (Benjamini &
     Bogomolov 2014).
     """
     smallest = np.sort(2 * np.asarray(candidates.groupby(CELL)["p"].min(), dtype=float))
-    m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates with no larger a p
+    m, below = len(smallest), np.searchsorted(smallest, 2 * p, side="right")  # candidates whose p is no larger
     later = np.minimum.accumulate([1.0, *(smallest * m / np.arange(1, m + 1))[::-1]])[::-1]
     return np.minimum(later[below], np.where(below > 0, 2 * p * m / np.maximum(below, 1), 1.0))
 
 
 def _with_rules(candidates: pd.DataFrame, rules: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The candidates, with the verdict of simple rules on the same head and measure."""
+    """The candidates, with the verdict against simple rules for the same head and measure."""
     tables = [table for table in rules if len(table)]
     if not tables:
         return candidates.assign(p_rule=np.nan, verdict=None, rule=None)
     verdicts = pd.concat(tables, ignore_index=True)
-    verdicts["p_rule"] = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # which also has its own rate
+    verdicts["p_rule"] = verdicts["p_both"].where(verdicts["verdict"] == BEATS)  # this verdict also has its own rate
     return candidates.merge(verdicts[[*CELL, "p_rule", "verdict", "rule"]], on=CELL, how="left")
 
 
@@ -295,7 +294,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
         **{name: labels[single] for name, single in zip(_JOINT, _SINGLE, strict=True)},
         **dict.fromkeys((*_REST, "others", *_RIVALS), np.nan),
     )
-    with_effect = rows.loc[rows["effect"].notna()]  # `self` has no key that could be hidden
+    with_effect = rows.loc[rows["effect"].notna()]  # `self` has no key to hide
     groups = [group for _, group in with_effect.groupby(shared) if len(group) > 1]
     for part in evidence:
         kinds = part.heads[1][["stack", "attention"]].drop_duplicates().assign(behaviour=part.behaviour.name)
@@ -306,7 +305,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
             for group, (measure, _) in zip(of_kind, sets, strict=True)
         ]
         costs = joint_effects(study, part, [*sets, *rivals], half=1)[_LEAST].to_numpy(dtype=float)
-        rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # by label, the heads but this one
+        rest: dict[Hashable, tuple[str, list[tuple[int, int]]]] = {}  # row: measure, and the other heads with its label
         for group, (measure, heads), (_, others), cost, others_cost in zip(
             of_kind, sets, rivals, costs[: len(sets)], costs[len(sets) :], strict=True
         ):
@@ -323,7 +322,7 @@ def _with_all_heads(labels: pd.DataFrame, study: Study, evidence: Sequence[Evide
 
 
 def _rivals(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed: int) -> list[tuple[int, int]]:
-    """As many heads without the label as have it by one measure; all if there are fewer."""
+    """Random heads without the label, as many as have it by one measure; all if there are fewer."""
     labelled = labels.merge(group[["stack", "attention", "behaviour", "label"]].iloc[:1])
     everything, having = ({*rows[["layer", "head"]].itertuples(index=False, name=None)} for rows in (heads, labelled))
     rest = sorted(everything - having)
@@ -331,7 +330,7 @@ def _rivals(heads: pd.DataFrame, labels: pd.DataFrame, group: pd.DataFrame, seed
 
 
 def _with_tasks(labels: pd.DataFrame, effects: pd.DataFrame, tasks: Mapping[str | None, Sequence[str]]) -> pd.DataFrame:
-    """The labels, with what each head carries in the minimal pairs that ask the same."""
+    """The labels, with what each head carries in minimal pairs that ask the same question."""
     best = effects.sort_values("effect", ascending=False, kind="stable").drop_duplicates([*HEAD, "task"])
     carried = {tuple(row[name] for name in (*HEAD, "task")): row for row in best.to_dict("records")}
     rows = labels.to_dict("records")

@@ -1,14 +1,14 @@
-"""Why does a labelled head look at the keys of its label? Because of what earlier parts of the model wrote there.
+"""Which earlier parts of the model make a labelled head look at the keys of its label, by what they wrote there?
 
 The advantage of claimed keys is their score minus that of the other visible keys, in nats, each side weighted by its
-attention. Scores are sums over the writers of the keys (`interp.attribution.keys`), so the advantage is one too. What
-the query gives to all keys cancels. If keys are rotated, what all keys share also scores by distance, and counts for
-its writer.
+attention. Scores are sums over the writers of the keys (`interp.attribution.keys`), and so is the advantage. What the
+query gives to all keys cancels. With rotary positions, what all keys share also scores by distance, and counts for its
+writer.
 
 A family is all earlier heads with the same label, or one writer alone. Its rivals are sets of other writers that write
-as much: their part is scaled until its scores spread over the keys as the family's do. One half of the documents
-chooses the family whose removal lowers the attention most, compared with rivals; the other half reports. The loss alone
-proves nothing, because removing the writer of most of a key destroys any attention.
+as much: we scale their part until its scores spread over the keys as the family's do. One half of the documents chooses
+the family whose removal lowers the attention most, compared with rivals; the other half reports. The loss alone proves
+nothing, because removing whoever wrote most of a key destroys any attention.
 """
 
 import math
@@ -44,23 +44,23 @@ WRITER_COLUMNS = [
     *("advantage", "ci_low", "ci_high", "p", "q", "share", "n", "documents", "before", "without", "without_low"),
     *("without_high", "others", "others_size", "others_without", "rank", "explains"),
 ]
-_OTHERS = (10, 100)  # rivals on the choosing half, and on the reporting half
-_DOCUMENTS, _WORDS = 24, 60  # read of each half, and of each document, at most
-_REPEATS, _ROWS = 16, 8  # random repeats of each half; rows of a text for one measure, at most
-_TOKENS = 1024  # of a lot, about
-_AT_ONCE = 1 << 22  # numbers held at once
-_ONE_SIGN = 0.8  # of the parts' sizes: if fewer have one sign, they are no shares of a whole
-_RANK = 0.05  # the share of rivals that may leave as little
-_NOTHING = 1e-3  # of a family's part: rivals that write less may be rounding, and take nothing away
-_LEFT = 0.5  # of the attention, and of what rivals leave, at most, if a family explains it
+_OTHERS = (10, 100)  # rivals on the choosing and the reporting half
+_DOCUMENTS, _WORDS = 24, 60  # documents per half, and words per document, at most
+_REPEATS, _ROWS = 16, 8  # random repeats per half; rows per text and measure, at most
+_TOKENS = 1024  # per lot, about
+_AT_ONCE = 1 << 22  # numbers in memory at once
+_ONE_SIGN = 0.8  # share of the parts' sizes with one sign: below, parts are no shares of a whole
+_RANK = 0.05  # the largest share of rivals that may leave as little
+_NOTHING = 1e-3  # of a family's part: rivals that write less may be rounding, and we remove nothing
+_LEFT = 0.5  # a family explains attention if at most this share of it, and of what rivals leave, is left
 Family = tuple[str, ...]  # writers
-Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # by measure: prompt, row, claimed keys
+Claims = Mapping[str, Sequence[tuple[int, int, tuple[int, ...]]]]  # measure: prompt, row, claimed keys
 Lot = tuple[Sequence[tuple[int, ...]], Sequence[int], Claims]  # ids of texts, their groups of documents, and claims
 Sums = Float[np.ndarray, "group column"]  # rows, advantage by writer, attention left without each set
 
 
 class Question(NamedTuple):
-    """A head, a measure, all writers before the head, families of them, and the rivals of each."""
+    """A head, a measure, all writers before the head, families of writers, and each family's rivals."""
 
     layer: int
     head: int
@@ -71,13 +71,13 @@ class Question(NamedTuple):
 
     @property
     def sets(self) -> tuple[Bool[Tensor, "set writer"], list[int]]:
-        """The members of the empty set, each family and each rival; and the set that each is scaled to."""
+        """The members of the empty set, each family and each rival; and the index of the set that each is scaled to."""
         members, sizes = [(), *self.families.values(), *chain(*self.others)], [*range(1 + len(self.families))]
         sizes += [row for row, drawn in enumerate(self.others, 1) for _ in drawn]
         return torch.tensor([[writer in family for writer in self.writers] for family in members]), sizes
 
     def chosen(self, sums: Sums, seed: int) -> "Question":
-        """The family without which least is left compared with rivals, with more rivals."""
+        """Keep the family without which least is left compared with rivals, and draw more rivals."""
         before, *left = sums[:, 1 + len(self.writers) :].sum(0) / sums[:, 0].sum()
         rest, excess = iter(left[len(self.families) :]), dict[str, float]()
         for name, without, drawn in zip(self.families, left, self.others, strict=False):
@@ -99,21 +99,21 @@ def measure(
     """Who wrote each labelled head's keys: `tables/writers`, one row per head, measure and writer, and one per family.
 
     `advantage` is in nats, with its interval over documents; `p` is two-sided. `share` is missing if less than 80% of
-    the parts have one sign. The row of `kind` family has the attention on the claimed keys `before` and `without` what
-    the family wrote; its `p` is of their difference. `others` rivals that write as much, of `others_size` heads (0:
-    sets of any writers), leave `others_without` on average, and a share of them (`rank`) as little as the family.
-    `explains`: what is left is, significantly, at most half of the attention and of what rivals leave, and at most 5%
-    of these leave as little. Without rivals nothing explains. `q` is over all rows.
+    the parts, by size, have one sign. The row of `kind` family has the attention on claimed keys `before` and `without`
+    what the family wrote; its `p` is for their difference. `others` rivals that write as much, of `others_size` heads
+    (0: sets of any writers), leave `others_without` on average; the share `rank` of them leave as little as the family.
+    A family `explains` the attention if significantly at most half of it is left, at most half of what rivals leave,
+    and at most 5% of them leave as little. Without rivals, none explains it. `q` is over all rows.
 
     Labels that are rules, and those of masked words, have no row.
 
     Args:
         model: a transformer of one stack.
-        labels: as `analyses.labels.label` gives them.
+        labels: the labels from `analyses.labels.label`.
         corpora: by behaviour, a corpus that can be read several times.
         behaviours: those of the labels; ours by default.
-        seed: of random rows, families and intervals.
-        progress: called with the number of lots that are read, and of all lots.
+        seed: for random rows, rivals and intervals.
+        progress: called with the number of lots read, and of all lots.
 
     Raises:
         InputError: scores are capped, or the model has two stacks or is run by another library.
@@ -126,7 +126,7 @@ def measure(
             tables += _of_behaviour(model, labels, corpora[behaviour.name], behaviour, seed, progress)
     table = pd.concat(tables[1:] or tables, ignore_index=True).reindex(columns=WRITER_COLUMNS)
     q = benjamini_hochberg(table["p"].astype(float).fillna(1.0).to_numpy())
-    limit = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # missing without rivals
+    limit = _LEFT * table[["before", "others_without"]].min(axis=1, skipna=False)  # NaN without rivals
     holds = (table["without"] <= limit) & (table["rank"] <= _RANK) & (q < DISCOVERY)
     return table.assign(q=q, explains=holds)
 
@@ -139,7 +139,7 @@ def _of_behaviour(
     seed: int,
     progress: lots.Progress | None,
 ) -> list[pd.DataFrame]:
-    """The rows of each head and measure with claims in both halves."""
+    """The rows for each head and measure with claims in both halves."""
     by_name = {each.name: each for each in behaviour.measures if each.points and not each.masked}
     rows = labels.loc[labels["measure"].isin([*by_name]) & ~labels["label"].str.contains(f"^(?:{SET})?rule:")]
     halves, present = list[list[Lot]](), {*rows["measure"]}
@@ -160,9 +160,9 @@ def _of_behaviour(
 
 
 def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
-    """The writers with each label, under the simplest label of the same heads; then each writer alone.
+    """The writers with each label (under the simplest label of the same heads), then each writer alone.
 
-    What relative positions add (`distance`) is no writer.
+    The contribution of relative positions (`distance`) is no writer.
     """
     having, named = dict[str, set[str]](), dict[Family, str]()
     for row in labels.to_dict("records"):
@@ -176,9 +176,9 @@ def families(labels: pd.DataFrame, writers: Family) -> dict[str, Family]:
 
 
 def others(family: Family, writers: Family, limit: int, seed: int) -> list[Family]:
-    """Rivals: all sets of as many other heads (or of all, if fewer), or `most` of them at random.
+    """Rivals: all sets of as many other heads (or of all others, if fewer), or `limit` of them at random.
 
-    If the family has no head, or no other heads exist, rivals are sets of any number of other writers.
+    If the family has no head, or there are no other heads, rivals are sets of any number of other writers.
     """
     rest = [name for name in writers if name not in {*family, "distance"}]
     heads = [name for name in rest if ".head." in name] if ".head." in "".join(family) else []
@@ -194,7 +194,7 @@ def others(family: Family, writers: Family, limit: int, seed: int) -> list[Famil
 def _lots(
     model: Transformer, corpus: Iterable[AnnotatedText], measures: Sequence[Measure], half: Any, seed: int
 ) -> Iterator[Lot]:
-    """Texts of one half of the documents, and random repeats, in lots with the rows that each measure claims."""
+    """Texts of one half of the documents, and random repeats, in lots, with the rows that each measure claims."""
     sample = [*Sample(corpus, half, _DOCUMENTS, _WORDS)] if any(not each.corpus for each in measures) else []
     read = [(window, group_of(text.document), False) for text in sample for window in windows_of(model, text)]
     length = repeat_length(model)
@@ -215,7 +215,7 @@ def _lots(
 
 
 def _claimed(model: Transformer, window: Window, measure: Measure, seed: int) -> list[tuple[int, tuple[int, ...]]]:
-    """Some rows with their visible claimed keys, if they see other keys too."""
+    """A sample of rows, with their visible claimed keys, that also see other keys."""
     causal, rows = model.config.last.causal, list[tuple[int, tuple[int, ...]]]()
     for row, claimed in sorted(measure.keys_of(window).items()):
         n_visible = row + 1 if causal else len(window.ids)
@@ -234,7 +234,7 @@ def _writers(model: Transformer, layer: int, lot: Lot) -> Family:
 def _read(
     model: Transformer, texts: Sequence[Lot], questions: Sequence[Question], progress: lots.Progress | None
 ) -> list[Sums]:
-    """The sums of each question over some texts."""
+    """The sums for each question over some texts."""
     requests = [(each.layer, each.head, each.measure, *each.sets) for each in questions]
     sums = [np.zeros((N_GROUPS, 1 + sum(members.shape))) for *_, members, _ in requests]
     places = [[index for index, each in enumerate(requests) if each[2] in claims] for *_, claims in texts]
@@ -254,13 +254,13 @@ def _sums(
     claims: Claims,
     requests: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
 ) -> list[Float[Tensor, "group column"]]:
-    """One lot's sums for each head and measure, by its groups, in order."""
+    """One lot's sums for each head and measure, by the lot's groups, in order."""
     sites = dict.fromkeys(site for layer, *_ in requests for site in attribution_sites(model, layer))
     out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])
     _, group = torch.tensor(groups).unique(return_inverse=True)
     added = list[Tensor]()
     for (layer, head), of_head in groupby(requests, key=lambda each: each[:2]):
-        items = [each[2:] for each in of_head]  # the rows of a head share its keys
+        items = [each[2:] for each in of_head]  # rows of the same head share its keys
         keys = key_contributions(
             out, layer, head, torch.tensor([row[:2] for name, *_ in items for row in claims[name]])
         )
@@ -286,7 +286,7 @@ def _columns(
 ) -> Float[Tensor, "row column"]:
     """For each row: 1, the advantage by writer, and the attention left on claimed keys without each set.
 
-    The part of a set is scaled, row by row, to spread over the visible keys as much as that of the set at `sizes`.
+    In each row, a set's part is scaled to spread over the visible keys as much as that of the set at index `sizes`.
     """
     ahead, behind = (scores.masked_fill(~side, -torch.inf).softmax(-1) for side in (claimed, ~claimed))
     advantage, left = einsum(values, ahead - behind, "writer row key, row key -> row writer"), list[Tensor]()
@@ -310,7 +310,7 @@ def _table(question: Question, sums: Sums, seed: int) -> pd.DataFrame:
     totals = np.hstack([parts, of_family, left[:, :2], left[:, :1] - left[:, 1:2]])
     each = estimate(totals, np.broadcast_to(rows, totals.shape), seed=seed)
     whole, size = each.value[:n].sum(), np.abs(each.value[:n]).sum()
-    has_whole = size > 0 and (size + abs(whole)) / 2 >= _ONE_SIGN * size  # half of which is all of the larger sign
+    has_whole = size > 0 and (size + abs(whole)) / 2 >= _ONE_SIGN * size  # half of the sum is all of the larger sign
     advantage = each.value[: n + 1]
     columns = {"writer": [*question.writers, name], "members": [*question.writers, "+".join(family)]}
     columns |= {"advantage": advantage, "ci_low": each.low[: n + 1], "ci_high": each.high[: n + 1]}

@@ -1,9 +1,9 @@
 """Does the model need what a head attends to? Every label's effect on its own items, for every head.
 
-At the rows that a label claims, a head's claimed keys are hidden. The effect is the drop in what is read there
-(`readouts`), minus the larger loss of two controls: other keys of the same rows, and keys at the usual distances of the
-label (`hiding`). Hiding moves attention to other keys, so a key may seem needed although nobody reads its value. Such a
-key has no effect in the other arms, which keep all weights.
+At the rows that a label claims, we hide the claimed keys from a head. The effect is the drop in what is read there
+(`readouts`), minus the larger loss of two controls: other keys at the same rows, and keys at the label's usual
+distances (`hiding`). Hiding moves attention to other keys, so a key may seem needed although no head uses its value.
+Such a key has no effect in the other arms (exchange, removal), which keep all weights.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -30,18 +30,18 @@ from interp.statistics import benjamini_hochberg, estimate
 
 KNOCKOUT_COLUMNS: list[str] = DECLARED["tables"]["knockouts"].split()
 _NAMES = ("stack", "attention", "behaviour", "measure", "corpus", "readout", "control_name", "measured", "sampled")
-_KINDS = {**dict.fromkeys(_NAMES, object), "layer": int, "head": int}  # all others are numbers
+_KINDS = {**dict.fromkeys(_NAMES, object), "layer": int, "head": int}  # other columns are numbers
 NOTHING = pd.DataFrame({name: pd.Series(dtype=_KINDS.get(name, float)) for name in KNOCKOUT_COLUMNS})
 TOGETHER_COLUMNS: list[str] = DECLARED["tables"]["together"].split()
 _ALL_KINDS = (*KINDS, *ARMS)
-REPEATS = 16  # sequences on which induction is knocked out, at most
-_TEXTS = 40  # by default: documents, not rows, make intervals narrow
-_TRAINING_WORDS = 20_000  # that probes are trained on
+REPEATS = 16  # sequences for knock-outs of induction, at most
+_TEXTS = 40  # by default; documents, not rows, make intervals narrow
+_TRAINING_WORDS = 20_000  # words to train probes on
 
 
 @dataclass(frozen=True)
 class Knockouts:
-    """The costs of hiding, one row per head and measure, and what was only estimated."""
+    """The costs of hiding, one row per head and measure, and which of them were only estimated."""
 
     table: pd.DataFrame
     screened: Screened | None = None
@@ -51,11 +51,11 @@ class Knockouts:
 class Texts:
     """Keyword arguments of `measure` and `measure_together`.
 
-    training: texts for the probes of a model without output layer, except the measured documents.
-    behaviours: whose measures; all of ours by default.
-    texts: how many to measure; each measure reads those with its annotation.
-    repeats: sequences on which induction is measured.
-    seed: of control keys, masked words and intervals.
+    training: texts to train probes on, for a model without output layer; measured documents are skipped.
+    behaviours: the behaviours to measure; all of ours by default.
+    texts: how many texts to measure; each measure reads those with its annotation.
+    repeats: how many sequences to measure induction on.
+    seed: for control keys, masked words and intervals.
     """
 
     training: Iterable[AnnotatedText] = ()
@@ -81,8 +81,8 @@ def measure(
 
     `drop` is the mean over the `n` claimed rows, `control` that of the control that loses most (`control_name`);
     `effect` is their difference, with a 95% interval over documents and a one-sided p for effect > 0. `q` is over all
-    rows; rows without a measurement count as not significant. In `exchange` each claimed key keeps its weight but has
-    the value of another visible key; in `removal` its weighted value is left out. `measured` is False if all numbers
+    rows; rows without a measurement count as not significant. In `exchange`, each claimed key keeps its weight but gets
+    the value of another visible key; in `removal`, its weighted value is left out. `measured` is False if all numbers
     but `masked` are estimates, or missing. `docs/measures/interventions.md` describes controls and columns.
 
     Args:
@@ -112,10 +112,10 @@ def measure(
 def measure_together(
     model: Transformer, corpus: Iterable[AnnotatedText], heads: Sequence[tuple[str, HeadSet]], **options: Any
 ) -> pd.DataFrame:
-    """What hiding a measure's keys from several heads at once costs: a row for each of `heads`, in their order.
+    """What hiding a measure's keys from several heads at once costs: one row for each of `heads`, in order.
 
-    Each of `heads` is the name of a measure, and the (layer, head) pairs that its keys are hidden from, because heads
-    that do the same stand in for each other. Columns are those of `measure`, missing if the corpus has no claims.
+    Each of `heads` names a measure, and the (layer, head) pairs to hide its keys from: heads that do the same stand in
+    for each other. Columns are those of `measure`; values are missing if the corpus has no claims.
     """
     work = claims_on(model, corpus, [*dict.fromkeys(name for name, _ in heads)], **options)
     return joint_costs(work, heads).table(options.get("seed", Texts.seed))
@@ -125,16 +125,16 @@ def measure_together(
 class JointCosts:
     """The cost of changing a measure's keys in several heads at once: `costs` are group x 1 x set of heads."""
 
-    work: Work  # with a column a set
+    work: Work  # one column per set
     costs: Costs
 
     def table(self, seed: int) -> pd.DataFrame:
-        """One row per set, as `measure_together` gives them."""
+        """One row per set, as `measure_together` returns them."""
         return pd.DataFrame(_columns(self.work, self.costs, None, seed)).reindex(columns=TOGETHER_COLUMNS)
 
 
 def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequence[str], **options: Any) -> Work:
-    """The claims of some measures, all armed, for several calls of `joint_costs`."""
+    """The claims of some measures, also exchanged and removed, for several calls of `joint_costs`."""
     reading = Texts(**options)
     by_name = {measure[1].name: measure for measure in _hidden_measures(reading.behaviours, model)}
     return _work(model, corpus, [by_name[name] for name in names], names, reading)
@@ -143,9 +143,9 @@ def claims_on(model: Transformer, corpus: Iterable[AnnotatedText], names: Sequen
 def joint_costs(
     work: Work, heads: Sequence[tuple[str, HeadSet]], kinds: Collection[str] = _ALL_KINDS, part: int | None = None
 ) -> JointCosts:
-    """The costs of sets of heads on existing claims, of some kinds or of one part of the documents.
+    """The costs of sets of heads on existing claims, for some kinds or for one part of the documents.
 
-    What is not measured costs 0.
+    Unmeasured costs are 0.
     """
     columns = {measure.name: column for column, (_, measure) in enumerate(work.measures)}
     head_sets: list[list[HeadSet]] = [[] for _ in columns]
@@ -161,9 +161,9 @@ def joint_costs(
 
 
 def least(effects: pd.DataFrame) -> pd.DataFrame:
-    """Rows of either table with the effect and interval of the arm that costs least, and the largest p of the three.
+    """Rows of either table, with the effect and interval of the arm that costs least, and the largest p of the three.
 
-    `hiding` is the effect of hiding alone. It is the effect if keys were not exchanged and removed; p is then missing.
+    `hiding` is the effect of hiding alone. If keys were not exchanged and removed, `effect` equals it and p is missing.
     """
     parts = ["effect", "ci_low", "ci_high", "p"]
     names = [parts, *([f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ARMS)]
@@ -191,7 +191,7 @@ def _work(
     armed: Collection[str],
     reading: Texts,
 ) -> Work:
-    """The claims on all texts, and how each behaviour is read."""
+    """The claims on all texts, and how to read each behaviour."""
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a corpus")
     texts, seed = [*islice(corpus, reading.texts)], reading.seed
@@ -201,7 +201,7 @@ def _work(
     read_by = readouts(model, [*{behaviour.name: behaviour for behaviour, _ in measures}.values()], training)
     by_name = {measure.name: (behaviour.name, measure) for behaviour, measure in measures}
     columns, causal = [(behaviour.name, measure) for behaviour, measure in measures], model.config.last.causal
-    claimed: list[tuple[Window, dict[str, Claims], int, int]] = []  # with the group and the part of the documents
+    claimed: list[tuple[Window, dict[str, Claims], int, int]] = []  # with the document's group and part
     for behaviour, measure in by_name.values():
         if measure.corpus and behaviour in read_by:
             for n, window in enumerate(_repeats(model, read_by[behaviour], reading.repeats, seed)):
@@ -223,7 +223,7 @@ def _work(
 
 
 def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedText]) -> list[AnnotatedText]:
-    """Texts for probes, from documents that are not measured."""
+    """Texts to train probes on, from documents that are not measured."""
     documents, texts, words = {text.document for text in measured}, list[AnnotatedText](), 0
     for text in (each for each in training if each.document not in documents):
         if words >= _TRAINING_WORDS:
@@ -234,7 +234,7 @@ def _training(training: Iterable[AnnotatedText], measured: Sequence[AnnotatedTex
 
 
 def _repeats(model: Transformer, readout: Readout, count: int, seed: int) -> list[Window]:
-    """Random repeats, as `position` measures induction; none if too short, or with nothing to read."""
+    """Random repeats, as `position` measures induction; none if they are too short, or have nothing to read."""
     length = repeat_length(model)
     windows = [] if length < SHORTEST_REPEAT else repeats(model, length, count, seed)
     return windows if windows and readout.readable(windows[0]) else []
@@ -262,14 +262,14 @@ def _table(work: Work, measured: HidingCosts, seed: int) -> pd.DataFrame:
     )
     table = table.loc[table["n"] > 0].reset_index(drop=True)
     table.loc[~table["measured"] & table["estimate"].isna(), _NUMBERS] = np.nan
-    tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # an estimate is no test
+    tested = np.where(table["measured"], table["p"].to_numpy(dtype=float), 1.0)  # estimates are no tests
     return table.assign(q=benjamini_hochberg(tested))
 
 
 def _columns(work: Work, costs: Costs, measured: HidingCosts | None, seed: int) -> dict[str, object]:
     """Drop, control and effect of every cell, and its exchange, removal and masking; measures running fastest.
 
-    All are measured if `measured` is None.
+    If `measured` is None, all cells were measured.
     """
     claim = costs[CLAIM]
     effect = estimate(*claim.flat(), *hiding.strictest(costs)[0].flat(), seed=seed)

@@ -1,8 +1,8 @@
 """What is read from a model whose keys are hidden: its next token, a masked word, or a linear probe?
 
-In a causal model with an output layer, every row is read for the text's next token. In a model that fills masks, a row
-is read for its own token, which is masked. A model without output layer is read by probes of its last stream, in the
-output layer's place: for a word's tag, or for whether a pronoun and its nearest true antecedent are in one chain.
+A causal model with an output layer is read at every row for the text's next token. A model that fills masks is read for
+the row's own token, which is masked. For a model without output layer, probes of its last stream replace that layer.
+They read a word's tag, or whether a pronoun and its nearest true antecedent are in one chain.
 """
 
 import random
@@ -25,8 +25,8 @@ from interp import AnnotatedText, InputError, TokenBatch, Transformer, run
 from interp.patching.claimed_texts import Read, log_probabilities
 from interp.probes import Axes, Probes, edge_vectors, fit
 
-_AXES = 64  # principal axes that the antecedent probe reads
-_PIECES, _EDGES = 10_000, 4_000  # that train a probe, at most
+_AXES = 64  # principal axes for the antecedent probe
+_PIECES, _EDGES = 10_000, 4_000  # to train a probe, at most
 _BATCH_TOKENS = 4096
 
 
@@ -36,29 +36,29 @@ class Readout(ABC):
 
     output: nn.Linear
     name: ClassVar[str]  # the column `readout`
-    masks: ClassVar[bool] = False  # whether the text is masked at the rows that are read
+    masks: ClassVar[bool] = False  # whether the text is masked at the rows read
 
     @abstractmethod
     def readable(self, window: Window) -> Collection[int]:
-        """Rows with something to read."""
+        """The rows that can be read."""
 
     @abstractmethod
     def read(self, window: Window, rows: Sequence[int]) -> Read:
-        """What is read there, summed over rows."""
+        """The reading at some rows, summed over them."""
 
     def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """The rows that one pass over the text can read."""
+        """The rows that one pass can read."""
         return rows
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
-        """The model's input ids if it is read at `rows`."""
+        """The model's input ids for reading it at `rows`."""
         return window.ids
 
 
 def readouts(
     model: Transformer, behaviours: Sequence[Behaviour], training: Sequence[AnnotatedText]
 ) -> dict[str, Readout]:
-    """How the model is read for each behaviour; behaviours that cannot be read are left out.
+    """How to read the model for each behaviour; behaviours that cannot be read are left out.
 
     Without an output layer, probes are fitted to `training`.
     """
@@ -87,7 +87,7 @@ def readouts(
 
 
 def windows_of(model: Transformer, text: AnnotatedText) -> Iterator[Window]:
-    """A text as the model reads it."""
+    """The windows in which the model reads a text."""
     assert model.tokenizer is not None
     return windows_in(text, model.tokenizer, model.config.n_ctx, Counter())
 
@@ -117,7 +117,7 @@ class MaskedWord(Readout):
         return window.content
 
     def lot(self, window: Window, rows: Sequence[int], rng: random.Random) -> Collection[int]:
-        """Some rows at random: at most 15% of the text's tokens, and at least one."""
+        """Random rows: at most 15% of the text's tokens, and at least one."""
         return rng.sample(rows, min(len(rows), max(1, int(MASKED * len(window.content)))))
 
     def text(self, window: Window, rows: Collection[int]) -> tuple[int, ...]:
@@ -131,14 +131,14 @@ class MaskedWord(Readout):
 
 @dataclass(frozen=True, eq=False)
 class _TagProbe(Readout):
-    """Log-odds of the tag of each row's own word, against all others, by a linear probe of its last stream."""
+    """Log-odds of the tag of each row's word, against all other tags, by a linear probe of its last stream."""
 
     classes: dict[str, int]
     name = "tag probe"
 
     @staticmethod
     def fitted(model: Transformer, windows: Sequence[Window]) -> "_TagProbe | None":
-        """A probe of pieces of tagged words; None without two tags to separate."""
+        """A probe fitted to pieces of tagged words; None without two tags to separate."""
         tagged, rows, labels = [], [], []
         for window in windows:
             tags = window.text.tags
@@ -169,17 +169,17 @@ class _TagProbe(Readout):
 class _AntecedentProbe(Readout):
     """Log-odds that a pronoun and its nearest true antecedent are in one chain, by an edge probe of their last streams.
 
-    The output layer gives coordinates along principal axes. The probe is linear in both words' coordinates and in their
-    product. A row is a piece of the pronoun; an antecedent is the mean over its pieces.
+    An output layer computes coordinates along principal axes. The probe is linear in both words' coordinates and in
+    their product. A row is a piece of the pronoun; an antecedent is the mean over its pieces.
     """
 
-    weight: Float[Tensor, " three_axis"]  # of one chain against not
+    weight: Float[Tensor, " three_axis"]  # for one chain against two
     bias: Float[Tensor, ""]
     name = "antecedent probe"
 
     @staticmethod
     def fitted(model: Transformer, windows: Sequence[Window]) -> "_AntecedentProbe | None":
-        """A probe of pronouns with their nearest right and nearest wrong mention; None without any."""
+        """A probe fitted to pronouns with their nearest right and nearest wrong mention; None without any."""
         with_edges = [(window, edges) for window in windows if (edges := _edges(window))]
         pronouns, mentions, labels = [], [], []
         streams = _streams(model, [window for window, _ in with_edges])
@@ -232,7 +232,7 @@ def _chain_odds(
     bias: Float[Tensor, ""],
     coordinates: Float[Tensor, "*cells read axis"],
 ) -> Float[Tensor, "*cells"]:
-    """What is read are the pronouns, then the words that have a `share` in each antecedent."""
+    """Log-odds of one chain, summed; reads are the pronouns, then pieces with a `share` in each antecedent."""
     pronouns = coordinates[..., : len(share), :]
     ends = pronouns, share.to(coordinates) @ coordinates
     edges = edge_vectors(*(end.reshape(1, -1, end.shape[-1]) for end in ends))[0]

@@ -1,11 +1,11 @@
 """Which effects must be measured, and which may stay estimates? Those that can change a label are measured.
 
-A cell is a head and a measure. On the reporting half, all candidates are measured, and their exchange and removal if
-hiding costs enough. On the choosing half, all effects are estimated (`interp.patching.gradients.claimed_keys`). Cells
-are measured if their estimate makes a candidate, or comes within its error of one. Estimates are of first order, so the
+A cell is a head and a measure. On the reporting half, we measure all candidates, and their exchange and removal if
+hiding costs enough. On the choosing half, we estimate all effects (`interp.patching.gradients.claimed_keys`), and
+measure cells whose estimate makes a candidate, or comes within its error of one. Estimates are of first order, so the
 error grows with the square of what the claimed rows move; small estimates of other cells show how fast. A random sample
-of the rest bounds how many are missed. Each cell is measured on one part of the documents at a time, until it is
-settled on which side of the threshold its effect is.
+of the rest bounds how many we miss. Each cell is measured on one part of the documents at a time, until it is settled
+on which side of the threshold its effect is.
 """
 
 import random
@@ -24,19 +24,19 @@ from analyses.execution.lots import Progress
 from analyses.labels import hiding
 from analyses.labels.hiding import ARMS, CLAIM, KINDS, N_PARTS, Cells, Costs, PerCell, PerJob, Work
 
-SHARE = 0.05  # of the screened-out cells, drawn at random and measured
-_SURE = 3  # parts of the measures, by the model's confidence in what they read
-_CALIBRATING = 20  # small estimates that calibrate the error: those whose rows move most
-_QUANTILE = 0.95  # of those cells' errors
-_ALWAYS = 0.25  # of the least effect that counts: how far off an estimate may be if nothing moves
+SHARE = 0.05  # share of the screened-out cells to draw at random and measure
+_SURE = 3  # parts that measures are divided into, by the model's confidence in what they read
+_CALIBRATING = 20  # small estimates to calibrate the error: those whose rows move most
+_QUANTILE = 0.95  # quantile of those cells' errors
+_ALWAYS = 0.25  # share of the least effect that counts: the error allowed even if nothing moves
 Cell = tuple[int, int, str]  # layer, head and measure
 
 
 @dataclass(frozen=True)
 class Screen:
-    """What to measure: the `candidates`; if `choosing` them, cells that may reach `least`, and a sample."""
+    """What to measure: the `candidates`; if `choosing`, also cells that may reach `least`, and a sample."""
 
-    candidates: Collection[Cell]  # if `choosing`, those that attention chooses
+    candidates: Collection[Cell]  # if `choosing`, those chosen by attention
     least: float
     choosing: bool
 
@@ -50,15 +50,15 @@ class Screened:
     """
 
     cells: int
-    measured: int  # of `cells`, `sampled` among them
+    measured: int  # how many `cells`, including `sampled` ones
     margin: float
     sampled: int  # drawn at random from the screened-out cells
-    error: float  # nine tenths of the sampled effects are at most so far from their estimates, in nats per row
-    missed: int = 0  # how many of the sampled are candidates by their effect
+    error: float  # nine tenths of the sampled effects are at most this far from their estimates, in nats per row
+    missed: int = 0  # how many sampled cells are candidates by effect
 
     @property
     def most_missed(self) -> float:
-        """Upper 95% bound of the share of candidates among screened-out cells (Clopper & Pearson 1934)."""
+        """Upper 95% bound on the share of candidates among screened-out cells (Clopper & Pearson 1934)."""
         if self.missed == self.sampled:
             return float(self.sampled > 0)
         return float(beta.ppf(0.95, self.missed + 1, self.sampled - self.missed))
@@ -67,8 +67,8 @@ class Screened:
 class HidingCosts(NamedTuple):
     """What hiding cost, measured or estimated."""
 
-    drops: PerJob  # what each job lost
-    counted: Bool[Tensor, "job head"] | None  # the jobs of each cell, fewer if it settled early; None: all
+    drops: PerJob  # each job's loss
+    counted: Bool[Tensor, "job head"] | None  # jobs that count, fewer if a cell settled early; None: all
     measured: Cells  # not estimated
     arms: Cells  # keys were also exchanged and removed
     mass: PerJob | None = None  # attention to the keys, if the text is masked
@@ -89,21 +89,21 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
     parts, sample = (
         np.zeros(is_claimed.shape, dtype=int),
         np.zeros_like(is_claimed),
-    )  # how many parts each cell is measured on
+    )  # the number of parts that each cell is measured on
 
     def counted() -> Bool[Tensor, "job head"]:
         measured_on = torch.from_numpy(parts).T[work.of_jobs("column")[:, 0]]
         return (measured_on == 0) | (work.of_jobs("part") < measured_on)
 
     def measure(cells: Cells, part: int) -> Costs:
-        """Measure some cells on one more part of the documents, in place of the estimates."""
+        """Measure some cells on one more part of the documents, replacing estimates."""
         new = hiding.hide(work, KINDS, cells=cells, part=part)["drop"]
         drops[:] = torch.where(new.isnan(), drops, new)
         parts[cells] = part + 1
         return hiding.costs_of(work, torch.where(drops.isnan(), guesses, drops), counted())
 
     def error() -> PerCell:
-        """How far effects exceed the estimates for the same documents; NaN if not measured."""
+        """How far effects exceed estimates on the same documents; NaN if not measured."""
         foretold = hiding.effect_of(hiding.costs_of(work, guesses, counted()))
         return np.where(parts > 0, hiding.effect_of(costs) - foretold, np.nan)
 
@@ -130,11 +130,11 @@ def verify(work: Work, screen: Screen, seed: int, progress: Progress | None = No
 
 
 def _candidates(work: Work, screen: Screen) -> Cells:
-    """The candidates of the screen that have keys to hide."""
+    """True for the screen's candidates with keys to hide."""
     columns = {measure.name: column for column, (_, measure) in enumerate(work.measures)}
     cells = np.zeros((work.n_heads, len(columns)), dtype=bool)
     for layer, head, name in screen.candidates:
-        if name in columns:  # `self` has no key that could be hidden
+        if name in columns:  # `self` has no key to hide
             cells[layer * work.model.config.last.n_heads + head, columns[name]] = True
     return cells
 
@@ -149,13 +149,13 @@ def _of_candidates(work: Work, screen: Screen, progress: Progress | None) -> Hid
 
 
 def _moved(costs: Costs) -> PerCell:
-    """What the claim and the larger of its controls move a row, without signs."""
+    """How much the claim and the larger of its controls move per row, in absolute value."""
     claim, *controls = (costs[kind].a_row() for kind in KINDS)
     return claim + np.fmax(*controls)
 
 
 def _confidence(work: Work, values: Float[Tensor, " job"]) -> Float[np.ndarray, " measure"]:
-    """What is read a row of each measure's claims if nothing is hidden."""
+    """The mean reading per row of each measure's claims if nothing is hidden."""
     claims = (
         work.table.assign(value=values.numpy()).loc[work.table["kind"] == CLAIM].groupby("column")[["value", "rows"]]
     )
@@ -171,8 +171,8 @@ def _margin(error: PerCell, calibrating: Cells, size: PerCell, least: float) -> 
 
 
 def _sample(rest: np.ndarray, confidence: np.ndarray, n_heads: int, seed: int) -> np.ndarray:
-    """A random sample of the cells, from each layer and each part of the measures by confidence."""
-    part = np.argsort(np.argsort(confidence)) * _SURE // len(confidence)  # of each measure
+    """A random sample of the cells, stratified by layer and by confidence of the measure."""
+    part = np.argsort(np.argsort(confidence)) * _SURE // len(confidence)  # each measure's part
     strata: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     for place, column in np.argwhere(rest).tolist():
         strata[place // n_heads, int(part[column])].append((place, column))

@@ -1,13 +1,13 @@
-"""Which heads does the model need only together? The smallest set that costs half of what all heads cost.
+"""Which heads does the model need only together? We seek the smallest set that costs half of what all heads cost.
 
-The choosing half of the documents looks for the set among heads that look at a measure's keys more than heads that
-learnt nothing. Heads that stand in for each other have no single effect. So heads are added in the order of what the
-pool loses without each (or of their single effect, if larger), and removed again while the rest costs half (stepwise
+On the choosing half of the documents, we search among heads that look at a measure's keys more than heads that learnt
+nothing. Heads that stand in for each other have no single effect. So heads are added in the order of what the pool
+loses without each (or of their single effect, if larger), and removed again while the rest costs half (stepwise
 selection, Efroymson 1960). The reporting half gives the set's effect, and how far it exceeds sets of other heads.
 
-The share of these that reach the effect (`p_rank`) is no test if they are few: two heads of a layer of eight have 15
-others, so it is .06 at best. `p` is over documents, for the difference from every other set: the largest of their p
-(intersection-union, Berger 1982), at its rate over measures (Benjamini & Hochberg 1995).
+The share of other sets that reach the effect (`p_rank`) is no test if they are few: two heads in a layer of eight have
+15 other pairs, so it is .06 at best. `p` is over documents, for the difference from every other set: the largest of
+their p (intersection-union, Berger 1982). Its q is over measures (Benjamini & Hochberg 1995).
 """
 
 import math
@@ -32,24 +32,24 @@ from analyses.wording.head_names import head_name, heads_named
 from analyses.wording.plain_words import SET, STRATUM
 from interp.statistics import benjamini_hochberg, estimate
 
-SIZE, POOL = 6, 12  # heads of a set, and of the pool it is found in, at most
+SIZE, POOL = 6, 12  # heads per set, and per pool to search, at most
 HALF = 0.5  # of what all heads cost
 SET_COLUMNS: list[str] = DECLARED["tables"]["sets"].split()
 _OF_LABELS = dict.fromkeys(("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q"))
 _OF_LABELS |= {"low": "effect_low", "high": "effect_high", "p": "p_effect"}
 _OF_LABELS |= {"size": "heads", "others_best": "others_effect"}
 """By column of `tables/sets`, its name in `tables/labels`, if not the same."""
-_DOCUMENTS = 6  # of the choosing half, all in its first part (`hiding.part_of`)
+_DOCUMENTS = 6  # documents of the choosing half, all in its first part (`hiding.part_of`)
 _OTHERS = (9, 999)  # other sets to compare with, at least and at most
-_BUDGET = 7e10  # multiply-adds for the other sets of one, about
+_BUDGET = 7e10  # multiply-adds for the other sets of one set, about
 
 
 def find(
     study: Study, evidence: Sequence[Evidence], reported: pd.DataFrame, rules: Sequence[pd.DataFrame]
 ) -> pd.DataFrame:
-    """`tables/sets`, one row per chosen set; sets that hold have a `label`.
+    """The rows of `tables/sets`, one per chosen set; sets that hold have a `label`.
 
-    `reported` has gain and effect of every head on the reporting half, `rules` the rows of `tables/rules`.
+    `reported` has every head's gain and effect on the reporting half, `rules` the rows of `tables/rules`.
     """
     rows = [row for part in evidence for row in _of_behaviour(study, part)]
     sets = pd.DataFrame(rows, columns=SET_COLUMNS)
@@ -70,7 +70,7 @@ def find(
 
 
 def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
-    """The rows of `tables/labels` for sets with a label: one for each of their heads, with the joint effect."""
+    """The rows of `tables/labels` for labelled sets: one per head, with the joint effect."""
     sets = sets.loc[sets["label"].notna()]
     if sets.empty:
         return []
@@ -81,14 +81,14 @@ def labels(sets: pd.DataFrame, reported: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _members(sets: pd.DataFrame) -> pd.DataFrame:
-    """One row for each head of each `set`, by its index."""
+    """One row per head of each set; `set` is the set's index."""
     rows = sets.assign(place=[heads_named(names) for names in sets["heads"]], set=sets.index).explode("place")
     places = pd.DataFrame([*rows["place"]], columns=["layer", "head"])
     return places.assign(**{name: [*rows[name]] for name in ("set", "stack", "attention", "behaviour", "measure")})
 
 
 def _name(label: str, rules: pd.DataFrame) -> str | None:
-    """`set:` and the measure's label, or the rule if all heads follow one and none does more than rules."""
+    """`set:` and the measure's label, or the rule if all heads follow the same and none beats the rules."""
     names = {plain_name(rule) for rule in rules["rule"]}
     if {BEATS, BEYOND} & {*rules["verdict"]} or not names:
         names = {label}
@@ -96,7 +96,7 @@ def _name(label: str, rules: pd.DataFrame) -> str | None:
 
 
 def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
-    """One row for each measure with a search, of size 0 if it found no set."""
+    """One row per searched measure, with size 0 if there is no set."""
     pools = {name: pool for name, pool in _pools(part) if len(pool) > 1}
     if (work := joint_claims(study, part, [*pools], 0, _DOCUMENTS)) is None:
         return
@@ -128,9 +128,9 @@ def _of_behaviour(study: Study, part: Evidence) -> Iterator[dict[str, Any]]:
 
 
 def _pools(part: Evidence) -> Iterator[tuple[str, pd.DataFrame]]:
-    """By measure, the heads that a set may have, with gain and effect: those with most of either.
+    """By measure, the heads that may form a set, with gain and effect: those with the most of either.
 
-    Their gain exceeds that of heads that learnt nothing, because hiding keys costs nothing if no head looks there.
+    Their gain exceeds the bar of heads that learnt nothing: hiding keys costs nothing if no head looks there.
     """
     rows = part.heads[0].loc[part.heads[0]["sink"] == "kept"].merge(part.effects[0][[*CELL, "effect"]], on=CELL)
     for measure, group in rows.groupby("measure", sort=False):
@@ -145,9 +145,9 @@ def _all_heads(work: Work) -> HeadSet:
 
 
 def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]:
-    """By measure, the heads of its set, by the arm that costs least in all heads; none if there is no set.
+    """By measure, the heads of its set, judged by the arm that costs least in all heads; empty without a set.
 
-    All measures are searched at once. Only the reporting half has controls of hiding.
+    We search all measures at once. Only the reporting half compares hiding with its controls.
     """
 
     def cost(kind: str, pending: Mapping[str, Sequence[HeadSet]]) -> dict[str, np.ndarray]:
@@ -179,13 +179,13 @@ def _choose(work: Work, pools: Mapping[str, pd.DataFrame]) -> dict[str, HeadSet]
     return chosen
 
 
-Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # yields sets, is sent their costs
+Search = Generator[Sequence[HeadSet], np.ndarray, HeadSet]  # yields sets, receives their costs
 
 
 def smallest(places: HeadSet, single: Float[np.ndarray, " head"], enough: float) -> Search:
-    """The fewest heads, of `places` with `single` effects, that together cost `enough`; none if one head does.
+    """The fewest of `places`, with `single` effects, that together cost `enough`; empty if one head does.
 
-    Yields sets, and is sent the effect of each. Every head of the set adds at least the effect that counts.
+    Yields sets, and receives the effect of each. Every head of the set must add at least the effect that counts.
     """
     whole, *rests = yield [places, *_without_each(places)]
     if whole < enough:
@@ -210,16 +210,16 @@ def _without_each(heads: HeadSet) -> list[list[tuple[int, int]]]:
 
 
 def arms(costs: Costs) -> tuple[Float[np.ndarray, "arm group set"], Float[np.ndarray, "group set"]]:
-    """What hiding (minus its stricter control), exchange and removal lose, by group of documents; and rows."""
+    """Losses by hiding (minus its stricter control), exchange and removal, by group of documents; and rows."""
     claim = costs[CLAIM]
     lost = [claim.lost - hiding.strictest(costs)[0].lost, *(costs[arm].lost for arm in ARMS)]
     return np.stack(lost)[:, :, 0], claim.rows[:, 0]
 
 
 def other_sets(heads: HeadSet, all_heads: HeadSet, limit: int, seed: int) -> tuple[list[HeadSet], int]:
-    """Sets of as many other heads of the same layers, all or `most` at random; and how many exist.
+    """Sets of as many other heads of the same layers, all or `limit` at random; and how many exist.
 
-    If a layer has too few others, the rest comes from layers without heads of the set.
+    If a layer has too few others, the rest come from layers without heads of the set.
     """
     layers = Counter(layer for layer, _ in heads)
     free = [[place for place in all_heads if place[0] == layer and place not in heads] for layer in layers]
@@ -241,7 +241,7 @@ def compare(
     rows: Float[np.ndarray, " group"],
     seed: int = 0,
 ) -> dict[str, float]:
-    """How far a set's losses exceed those of every other set by removal, which bounds their least of three.
+    """How far a set's losses exceed every other set's loss by removal, an upper bound of their least of three.
 
     `lost` and `others` are sums over the `rows` of each group of documents. Without other sets the result is empty.
     """
