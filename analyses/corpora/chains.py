@@ -1,13 +1,13 @@
-"""GUM and LitBank: documents whose coreference chains are brackets that open and close mentions.
+"""GUM and LitBank: documents in which brackets open and close the mentions of coreference chains.
 
 GUM is CoNLL-U with an attribute `Entity` in the last column (CorefUD has it too). "(12-person-1" opens a mention of
 entity 12, "12)" closes the last open one, "(12-person-1)" is a single word, and brackets may be joined:
 "(3-place-1)12)". `# global.Entity` gives the order of the values between hyphens. A mention in parts,
-"(12[1/2]-person-1 ... 12[1/2])", becomes the stretch from its first word to its last. A mention that has only empty
-nodes is dropped.
+"(12[1/2]-person-1 ... 12[1/2])", becomes the stretch from its first word to its last. A mention of empty nodes alone is
+dropped.
 
-LitBank has columns like CoNLL-2012, with the chains in the last. Its words have no spacing, so `spacing` restores what
-a tokenizer expects.
+LitBank has columns like CoNLL-2012, with chains in the last. Its words have no spacing, so `spacing` restores what a
+tokenizer expects.
 """
 
 import re
@@ -26,11 +26,11 @@ from interp.errors import InputError
 ORDER = "global.Entity"
 _ENTITIES = re.compile(r"(\()?([^()]+)(\))?")
 _ENTITY = re.compile(r"([^\[\]]+)(?:\[([0-9]{1,6})/([0-9]{1,6})\])?")
-_IDENTITY = ("GRP", "eid")  # GUM's name and CorefUD's
-_HEADS = ("minspan", "MIN", "head")  # GUM's names and CorefUD's
+_IDENTITY = ("GRP", "eid")  # in GUM, in CorefUD
+_HEADS = ("minspan", "MIN", "head")  # in GUM, in CorefUD
 _AS_THEY_ARE = ("words", "space_after", "tags", "relations", "lemmas", "xpos", "feats", "misc")
 _T = TypeVar("_T")
-_Order = tuple[int, int | None]  # where among the values of a bracket the entity stands, and its head words
+_Order = tuple[int, int | None]  # indices of the entity and of its head words among a bracket's values
 _BEGIN = re.compile(r"#begin document \((.*)\)")
 _BRACKET = re.compile(r"(\()?([^()|]+)(\))?")  # "(7" opens chain 7, "7)" closes it, "(7)" does both
 _CLITIC = re.compile(r"n['’]t|['’](s|ll|ve|m|d|re)", re.IGNORECASE)
@@ -42,14 +42,14 @@ _MIN_COLUMNS = 12  # of CoNLL-2012; LitBank writes 13
 
 @dataclass
 class _OpenMention:
-    """A mention that may still be open, perhaps in parts; words are counted in its document."""
+    """A mention that may still be open, perhaps in parts; words are indices in its document."""
 
     chain: str
-    line: int  # where it opens
+    line: int  # line where it opens
     starts: list[int]
     ends: list[int] = field(default_factory=list)
     parts: int = 1
-    heads: str | None = None  # its annotated head words
+    heads: str | None = None  # the annotated head words
 
     @property
     def words(self) -> list[int]:
@@ -69,14 +69,14 @@ class _Brackets(list[_OpenMention]):
         waiting.starts += mention.starts
 
     def close(self, chain: str, end: int, part: int = 1, parts: int = 1) -> None:
-        """End the last open mention of a chain, or a part of it, before the word `end`."""
+        """End a chain's last open mention, or a part of it, before the word `end`."""
         mention = self._last(chain, parts, part, part - 1)
         if not mention:
             raise InputError(f'"{chain})" closes a mention of entity {chain} that no "({chain}" opened')
         mention.ends.append(end)
 
     def check_closed(self, document: str, lines: Lines) -> None:
-        """Refuse a mention without an end, at the line where it opens."""
+        """Refuse a mention that is never closed, at the line where it opens."""
         for mention in self:
             if len(mention.ends) < mention.parts:
                 lines.number = mention.line
@@ -84,25 +84,25 @@ class _Brackets(list[_OpenMention]):
                 raise InputError(f"{problem} is not closed before {document} ends")
 
     def _last(self, *state: object) -> _OpenMention | None:
-        """The last mention in a state: its chain, its number of parts, how many have begun, how many have ended."""
+        """The last mention with this chain, number of parts, number of parts begun, and number ended."""
         states = (((each.chain, each.parts, len(each.starts), len(each.ends)), each) for each in reversed(self))
         return next((mention for mention_state, mention in states if mention_state == state), None)
 
 
 def _sorted(mentions: Iterable[Mention]) -> tuple[Mention, ...]:
-    """By start, the longest first."""
+    """Mentions by start, the longest first."""
     return tuple(sorted(mentions, key=lambda mention: (mention.start, -mention.end)))
 
 
 @dataclass
 class _GumDocument:
-    """A document as far as it is read. Its brackets count syntactic words."""
+    """The part of a document read so far. Its brackets count syntactic words."""
 
     name: str
     texts: list[AnnotatedText] = field(default_factory=list)
-    surface: list[int] = field(default_factory=list)  # each syntactic word's index in the text's words
+    surface: list[int] = field(default_factory=list)  # syntactic word: its index in the text's words
     brackets: _Brackets = field(default_factory=_Brackets)
-    length: int = 0  # words of the text so far
+    length: int = 0  # words so far
 
     def add(self, sentence: Sentence, order: _Order, lines: Lines) -> None:
         result = annotate(sentence, self.name)
@@ -162,7 +162,7 @@ class _GumDocument:
         )
 
     def _mention(self, mention: _OpenMention, tree: Mapping[int, int], lines: Lines) -> Mention:
-        """The head is the word highest in the tree: of those that the annotation names, else of all."""
+        """The mention; its head is the word highest in the tree, of those annotated as heads, else of all."""
         words = [self.surface[word] for word in mention.words]
         numbers = [] if mention.heads in UNSAID else str(mention.heads).split(",")
         if not all(number.isdecimal() and len(number) < 10 and 1 <= int(number) <= len(words) for number in numbers):
@@ -175,10 +175,10 @@ class _GumDocument:
 
 
 def gum(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each document; a file without `# newdoc` is one document.
+    """One text per document; a file without `# newdoc` is one document.
 
-    The head word of a mention is the highest in the tree of the annotated head words (`minspan`, `head`), else of all
-    its words; without a tree, it is the last of these.
+    The head word of a mention is the highest in the tree among the annotated head words (`minspan`, `head`), else among
+    all its words; without a tree, it is the last of these.
     """
     document: _GumDocument | None = None
     order: _Order | None = None
@@ -215,7 +215,7 @@ def _joined(values: Iterable[tuple[_T, ...] | None]) -> tuple[_T, ...] | None:
 
 @dataclass
 class _Novel:
-    """A document as far as it is read."""
+    """The part of a document read so far."""
 
     name: str
     words: list[str] = field(default_factory=list)
@@ -260,7 +260,7 @@ class _Novel:
 
 
 def litbank(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each document with words."""
+    """One text per document with words."""
     document: _Novel | None = None
     for line in chain(lines, ["#end document"]):
         text = line.rstrip("\r\n")
@@ -276,11 +276,11 @@ def litbank(lines: Lines) -> Iterator[AnnotatedText]:
 
 
 def spacing(words: Sequence[str]) -> tuple[bool, ...]:
-    """Whether a space follows each word in print: not before closing marks and clitics, after opening marks, at dashes.
+    """Whether a space follows each word: not before closing marks and clitics, after opening marks, or around dashes.
 
-    Straight quotes open and close in turn.
+    Straight quotes alternate between opening and closing.
     """
-    glued_left, glued_right = [], []  # to the word before, to the word after
+    glued_left, glued_right = [], []  # to the previous word, to the next word
     quoting = {'"': False, "'": False}
     for i, word in enumerate(words):
         closes, opens = word in _CLOSING or bool(_CLITIC.fullmatch(word)), word in _OPENING

@@ -1,8 +1,8 @@
 """CoNLL-U: sentences with tags and dependencies, one text per sentence.
 
-If its words spell a multiword token ("didn't": did, n't), it becomes these words with no space inside. Else ("du": de,
-le) it becomes one word, with the annotation of its topmost syntactic word. Empty nodes (8.1) and DEPS are dropped. A
-column without any value in a sentence is missing, except the features.
+If its words spell a multiword token ("didn't": did, n't), the token becomes these words with no space inside. Else
+("du": de, le) it becomes one word, with the annotation of its topmost syntactic word. Empty nodes (8.1) and DEPS are
+dropped. A column without any value in a sentence is missing (None), except the features.
 """
 
 import re
@@ -30,19 +30,19 @@ Row = conllu.Token
 
 
 class Sentence(NamedTuple):
-    """A sentence as in the file: words, multiword tokens and empty nodes."""
+    """A sentence as in the file, with words, multiword tokens and empty nodes."""
 
     rows: Sequence[Row]
     comments: Mapping[str, str | None]
 
     @property
     def begins_document(self) -> bool:
-        """Whether a document begins here, by its comments."""
+        """Whether a comment says that a document begins here."""
         return any(key.startswith("newdoc") for key in self.comments)
 
 
 def sentences(lines: Lines) -> Iterator[Sentence]:
-    """The sentences of a file; `lines.number` is that of a sentence's last line until the next is read."""
+    """The sentences of a file; `lines.number` is each sentence's last line until the next one is read."""
     block: list[str] = []
     last = 0
     for line in chain(lines, [""]):
@@ -51,7 +51,7 @@ def sentences(lines: Lines) -> Iterator[Sentence]:
             if len(block) == MOST_ROWS:
                 raise InputError(f"a sentence of more than {MOST_ROWS:,} lines; an empty line ends it")
             fields, tab, final = line.rpartition("\t")
-            block.append(line if final.strip() or not tab else f"{fields}\t_\n")  # an empty column says that it is
+            block.append(line if final.strip() or not tab else f"{fields}\t_\n")  # write an empty last column as _
             last = lines.number
         elif block:
             lines.number = last
@@ -77,14 +77,14 @@ def _sentence(block: str, lines: Lines) -> Sentence:
     parsers: dict[str, Any] = dict.fromkeys(("feats", "misc"), lambda columns, column: _attributes(columns[column]))
     try:
         (rows,) = conllu.parse(block, field_parsers=parsers)
-    except (ParseException, ValueError) as error:  # numbers in DEPS, which is not kept, are numbers all the same
+    except (ParseException, ValueError) as error:  # even DEPS, which is not kept, must have valid numbers
         raise InputError(str(error)) from error
     _check_numbers(rows, lines)
     return Sentence(rows, rows.metadata)
 
 
 def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
-    """Words are numbered 1, 2, 3; a multiword token precedes its first word, an empty node follows its word."""
+    """Check numbers: words count 1, 2, 3; a multiword token precedes its first word, an empty node follows its word."""
     words = 0
     for row in lines.last(rows):
         match row["id"]:
@@ -103,7 +103,7 @@ def _check_numbers(rows: Sequence[Row], lines: Lines) -> None:
 
 
 def annotate(sentence: Sentence, document: str) -> tuple[AnnotatedText, Mapping[int, int]] | None:
-    """A sentence as a text, with the index of each syntactic word by its number; None without words."""
+    """A sentence as a text, and each syntactic word's index by its number; None without words."""
     if not (words := [*_surface_words(sentence.rows)]):
         return None
     index = {number: i for i, word in enumerate(words) for number in word.numbers}
@@ -142,7 +142,7 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
     rows = {row["id"]: row for row in sentence if isinstance(row["id"], int)}
     spans = {row["id"][0]: row for row in sentence if isinstance(row["id"], tuple) and row["id"][1] == "-"}
     heads = {number: row["head"] for number, row in rows.items()}
-    covered = 0  # the last word of a multiword token
+    covered = 0  # the last word inside a multiword token
     for number, row in rows.items():
         if number <= covered:
             continue
@@ -160,7 +160,7 @@ def _surface_words(sentence: Sequence[Row]) -> Iterator[_SurfaceWord]:
 
 
 def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
-    """The number of words from a word up to the root; a circle of heads counts as deep."""
+    """The number of words from a word up to the root; large for a cycle of heads."""
     above = 0
     while word is not None and word in heads and above <= len(heads):
         word, above = heads[word], above + 1
@@ -168,21 +168,21 @@ def depth(word: int | None, heads: Mapping[int, int | None]) -> int:
 
 
 def _values(rows: list[Row], column: str) -> tuple[str, ...] | None:
-    """A column's values, interned; None without any."""
+    """A column's values, interned; None if it has none."""
     values = [row[column] for row in rows]
     return None if all(value in UNSAID for value in values) else tuple(intern(value or "_") for value in values)
 
 
 def recognises(line: str) -> bool:
-    """Whether a file's first line after comments is in this format."""
+    """Whether a file is in this format, by its first line after comments."""
     columns = line.rstrip("\r\n").split("\t")
     return len(columns) == _COLUMNS and bool(_ID.fullmatch(columns[0]))
 
 
 def parse(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each sentence.
+    """One text per sentence.
 
-    Its document is the last `# newdoc id`; without one the `sent_id` up to its last "-", or a number.
+    A text's document is the last `# newdoc id`; without one, the `sent_id` up to its last "-", or a number.
     """
     document: str | None = None
     for count, sentence in enumerate(sentences(lines), start=1):

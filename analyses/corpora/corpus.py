@@ -37,56 +37,56 @@ _FORMATS = (
 )
 FORMATS = {each.kind: each for each in _FORMATS}
 """The file formats of `read`, by kind."""
-_RECOGNISED = [each for each in _FORMATS if each.recognises]  # by their content
+_RECOGNISED = [each for each in _FORMATS if each.recognises]  # by content
 _PLAIN = "text:PATH reads plain text by paragraphs, lines:PATH line by line"
-GENERATED = "tales:100"  # generated text, used if no corpus is given or none has the annotation
+GENERATED = "tales:100"  # generated text, if no corpus is given or none has the annotation
 _COUNT, _SEED = 300, 1
-# ten million texts take hours to generate, and a seed fits in 64 bits
+# ten million texts take hours to generate, and seeds must fit in 64 bits
 _PARAMETERS = re.compile(r"(?:([1-9][0-9]{0,6})(?::([0-9]{1,18}))?)?", re.ASCII)
-_HASHED = 100  # texts, so the digest of a generated corpus changes with the grammar
+_HASHED = 100  # texts to hash, so a generated corpus's digest changes with its grammar
 _CALLED = {"tags": "tags", "relations": "dependencies", "chains": "coreference chains", "targets": "targets"}
 Text = TypeVar("Text")
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """Texts from one source. Iterating streams them anew each time; a malformed line is then an `InputError`."""
+    """Texts from one source. Every iteration streams them anew; a malformed line then raises an `InputError`."""
 
-    name: str  # a path or "stories:300:1", and its changes: "stories:300:1, first 20"
+    name: str  # a path or "stories:300:1", with changes: "stories:300:1, first 20"
     kind: str  # a key of FORMATS or GENERATORS, "datasets", "rows" (`from_rows`), or "joined" (several kinds)
-    annotates: frozenset[str]  # those of "tags", "relations", "chains" and "targets" that its first text has
+    annotates: frozenset[str]  # what the first text has of "tags", "relations", "chains" and "targets"
     digest: str  # SHA-256 of the files' bytes, a data set's commit, a generator's first texts, or the rows
     source: Callable[[], Iterator[AnnotatedText]] = field(repr=False)
-    files: tuple[Path, ...] = field(default=(), repr=False)  # none for a generator
+    files: tuple[Path, ...] = field(default=(), repr=False)  # empty for a generator
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         return self.source()
 
     @property
     def title(self) -> str:
-        """Its name in a sentence."""
+        """The corpus's name in a sentence."""
         return f"generated {self.kind} ({self.name})" if self.kind in GENERATORS else self.name
 
     def head(self, n: int) -> "Corpus":
         """The first `n` texts, at least one.
 
-        As with `map` and `filter`, name and digest record the change, and the first text is read at once.
+        As with `map` and `filter`, name and digest record the change, and the first text is read immediately.
         """
         if n < 1:
             raise InputError(f"head({n}): expected at least one text")
         return self._changed(f"first {n}", lambda: islice(self, n))
 
     def filter(self, keep: Callable[[AnnotatedText], bool], *, name: str | None = None) -> "Corpus":
-        """The texts for which `keep` is true; at least one must be left.
+        """The texts for which `keep` is true; at least one must remain.
 
-        `name` is required: it represents `keep` in the corpus's name and digest, so it must change with what `keep`
-        does, as f"longer than {n}" does.
+        `name` is required: it stands for `keep` in the corpus's name and digest, so it must change with what `keep`
+        does, like f"longer than {n}".
         """
         change = f"filter {_named(name, 'filter')}"
         return self._changed(change, lambda: (text for text in self if keep(text)))
 
     def map(self, change: Callable[[AnnotatedText], AnnotatedText], *, name: str | None = None) -> "Corpus":
-        """Each text as `change` returns it; a document stays the same as long as `change` keeps its name.
+        """Each text as `change` returns it; texts stay in one document as long as `change` keeps its name.
 
         `name` is required, as in `filter`.
         """
@@ -109,21 +109,21 @@ class Corpus:
 
 
 def read(spec: str | Path, limit: int | None = None) -> Corpus:
-    """Open a corpus; its first text is read at once, so most mistakes show here.
+    """Open a corpus. Its first text is read immediately, so most mistakes show here.
 
     Args:
-        spec: a file or a directory, with its format recognised by content, or forced as `gum:PATH` (any of `FORMATS`;
-            always for plain text: `text:PATH` is one text per paragraph, `lines:PATH` one text per line);
+        spec: a file or a directory, whose format is recognised by content or forced as `gum:PATH` (any of `FORMATS`;
+            required for plain text: `text:PATH` is one text per paragraph, `lines:PATH` one text per line);
             or `datasets:NAME:CONFIG:SPLIT`, streamed from the hub or a folder (`text_rows.stream`);
             or generated `stories`, `stories:COUNT`, `stories:COUNT:SEED` (by default 300 and seed 1), and likewise
-            `tales`, `portraits`, `sentences` and `new-sentences`. In a directory, files with names of the format are
+            `tales`, `portraits`, `sentences` and `new-sentences`. From a directory, files named like the format are
             read, sorted by name.
-        limit: read at most this many texts. The digest is that of the whole.
+        limit: read at most this many texts. The digest is still that of the whole.
     """
     if limit is not None and limit < 1:
         raise InputError(f"limit={limit}: expected at least one text, or None for all")
     path = Path(spec)
-    if spec != "" and is_file(path):  # Path("") is the directory that one is in
+    if spec != "" and is_file(path):  # Path("") is the current directory
         return _from_files(str(spec), None, path, limit)
     kind, colon, rest = str(spec).partition(":")
     if kind == "datasets":
@@ -181,7 +181,7 @@ def _generated(kind: str, parameters: str, limit: int | None) -> Corpus:
 
 
 def _files_in(directory: Path, kind: str | None) -> list[Path]:
-    """The files directly inside with names of one format, or of any; sorted."""
+    """The files directly inside, sorted, that are named like one format, or like any."""
     formats = [FORMATS[kind]] if kind else _RECOGNISED
     files = sorted(f for f in directory.iterdir() if f.is_file() and any(each.matches(f) for each in formats))
     if not files:
@@ -192,7 +192,7 @@ def _files_in(directory: Path, kind: str | None) -> list[Path]:
 
 
 def _kind_of(files: Sequence[Path], path: Path) -> str:
-    """The one format of all files that are not empty."""
+    """The common format of all nonempty files."""
     kinds = list(dict.fromkeys(kind for file in files if (kind := _recognised(file))))
     if not kinds:
         raise InputError(f"{path} is empty: expected a corpus with at least one text in it")
@@ -203,7 +203,7 @@ def _kind_of(files: Sequence[Path], path: Path) -> str:
 
 
 def _recognised(file: Path) -> str | None:
-    """The format of a file, from its first lines; None if it only has comments."""
+    """A file's format by its first lines; None if it only has comments."""
     with opened(file) as start:
         if start.read(len(rows.MAGIC)) == rows.MAGIC.encode():
             return "parquet"
@@ -215,7 +215,7 @@ def _recognised(file: Path) -> str | None:
         if line.startswith("#"):
             continue
         if is_conllu:
-            return "conllu"  # whose reader says which line is wrong
+            return "conllu"  # its reader names the faulty line
         *titles, last = [each.title for each in _RECOGNISED]
         raise InputError(
             f'{file} begins "{line[:40].strip()}": {", ".join(titles)} and {last} are read, and '
@@ -225,10 +225,10 @@ def _recognised(file: Path) -> str | None:
 
 
 def join(corpora: Sequence[Corpus], *, name: str | None = None) -> Corpus:
-    """The texts of several different corpora, one after another.
+    """The texts of several different corpora, in order.
 
-    It has the annotation that all of them have; a warning names the rest. Documents with the same name are one
-    document. The digest, and by default the `name`, are made from theirs, in their order.
+    The result has the annotation that all of them have; a warning names the rest. Documents with the same name are one
+    document. The digest, and by default the `name`, combine theirs in order.
     """
     if not corpora:
         raise InputError("join: expected at least one corpus, got none")
@@ -273,18 +273,18 @@ def _named(name: str | None, method: str) -> str:
 
 @dataclass(frozen=True)
 class Serving:
-    """A corpus, and the questions that one pass over it answers."""
+    """A corpus and the questions that one pass over it answers."""
 
     corpus: Corpus
     questions: Sequence[str]
-    stands_in: bool  # whether it is generated, because no given corpus has the annotation
+    stands_in: bool  # whether it is generated, for lack of a given corpus with the annotation
 
 
 def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> list[Serving]:
-    """Every question with the first corpus that has its annotation, or with generated tales if none has.
+    """Pair every question with the first corpus that has its annotation, or with generated tales if none has.
 
-    Questions that are `unserved` are left out. `needs` has the annotation of each question, as in `Corpus.annotates`.
-    Different corpora with the same name are an `InputError`, because tables and pages tell them apart by name.
+    `unserved` questions are left out. `needs` has the annotation of each question, as in `Corpus.annotates`. Different
+    corpora with the same name are an `InputError`, because tables and pages tell them apart by name.
     """
     by_name: dict[str, Corpus] = {}
     for corpus in corpora:
@@ -300,9 +300,9 @@ def serving(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> l
 
 
 def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> dict[str, str]:
-    """The questions that are left out, with the reason: they need annotation, and all given texts are plain.
+    """The questions left out, with the reason: they need annotation, and all given texts are plain.
 
-    If all texts are plain, tales do not replace them; they only supply annotation that other corpora lack.
+    Tales do not replace plain texts; they only supply annotation that annotated corpora lack.
     """
     if strange := [each for each in corpora if not isinstance(each, Corpus)]:
         raise InputError(f'expected a list of corpora, as corpora.read("tales") gives each; got {strange[0]!r}')
@@ -318,7 +318,7 @@ def unserved(needs: Mapping[str, frozenset[str]], corpora: Sequence[Corpus]) -> 
 
 
 def sharing(texts: Mapping[str, Text]) -> list[tuple[Text, list[str]]]:
-    """Each text once, with all its questions; `texts` has the text of each question."""
+    """Each text once, with all its questions; `texts` maps questions to texts."""
     served: dict[int, tuple[Text, list[str]]] = {}
     for name, text in texts.items():
         served.setdefault(id(text), (text, []))[1].append(name)

@@ -16,7 +16,7 @@ from interp import Model
 from interp.annotation import AnnotatedText
 from interp.errors import InputError, inside
 
-_TEXTS, _LONGEST = 100, 64  # random texts, and tokens of each at most
+_TEXTS, _LONGEST = 100, 64  # random texts, and most tokens per text
 
 
 def from_rows(
@@ -32,16 +32,16 @@ def from_rows(
     target: str | None = None,
     name: str | None = None,
 ) -> Corpus:
-    """The rows of `data` as a corpus, one text per row (`docs/own_corpora.md`).
+    """Make a corpus from the rows of `data`, one text per row (`docs/own_corpora.md`).
 
     `data` is a pandas frame or series, one split of `datasets`, a list of strings, of mappings by column, or of
-    `AnnotatedText`; or anything else that gives such rows repeatedly. The other arguments name columns, and `name` the
-    corpus. All rows are read once, for the digest. Rows without text are left out, and the name says how many. Later
-    changes of a frame or list do not change the corpus.
+    `AnnotatedText`, or anything else that can be iterated repeatedly over such rows. The other arguments name columns,
+    and `name` the corpus. All rows are read once, for the digest. Rows without text are left out, and the name says how
+    many. Later changes to a frame or list do not change the corpus.
 
     Raises:
-        InputError: `data` has no rows, no such column or no text, or can only be read once; or a row, given by its
-            number from 0, does not fit its column.
+        InputError: `data` has no rows, no such column or no text, or can only be read once; or a row does not fit its
+            column (the error counts rows from 0).
     """
     uses = {"words": words, "tags": tags, "heads": heads, "relations": relations, "lemmas": lemmas}
     uses |= {"document": document, "target": target}
@@ -63,13 +63,13 @@ def from_rows(
         rows = data.filter([*dict.fromkeys(by_use.values())]).to_dict("records")
 
     def texts(name: str) -> Iterator[AnnotatedText | None]:
-        """The text of each row, None if it has none; without a column, documents are numbered."""
+        """The text of each row, None if it has none; without a document column, documents are numbered."""
         for number, row in enumerate(rows):
             with inside(f"{title}, row {number}"):
                 yield text_of(row, f"{name}:{number}", by_use, labels)
 
     sha, n_texts, n_empty, annotates = hashlib.sha256(), 0, 0, None
-    for entry in texts("row"):  # the digest does not depend on the name
+    for entry in texts("row"):  # any name: the digest does not depend on it
         if entry is None:
             n_empty += 1
             continue
@@ -116,7 +116,7 @@ def _opened(data: Any) -> tuple[str, list[Any] | None, Iterable[Any]]:
 
 
 def random_ids(model: Model, seed: int = 0) -> Corpus:
-    """100 texts of 64 random ids, or as many as fit the context; each text repeats half as many different ids."""
+    """100 texts of 64 random ids, or as many as fit; each text draws them from half as many random ids."""
     stacks = model.config.stacks.values()
     length = max(2, min(_LONGEST, min(stack.n_ctx for stack in stacks) - (len(stacks) > 1)))  # after a start id
     d_vocab = min(stack.d_vocab for stack in stacks)
@@ -133,6 +133,6 @@ def random_ids(model: Model, seed: int = 0) -> Corpus:
 
 
 def of_ids(model: Model, corpus: Corpus) -> bool:
-    """Whether a corpus, by its first text, has ids that `model` knows."""
+    """Whether a corpus consists of ids that `model` knows, by its first text."""
     tokenizer, first = TokenIds(min(stack.d_vocab for stack in model.config.stacks.values())), next(iter(corpus), None)
     return first is not None and all(map(tokenizer.knows, first.words))

@@ -1,6 +1,6 @@
-"""What words alone say of a mention: pronoun forms, genders, and the head word.
+"""What do words alone tell about a mention? Its pronoun form, its gender, and its head word.
 
-LitBank only marks mentions and chains, so closed lists of words replace a parse and a lexicon (`mentions.toml`).
+LitBank only marks mentions and chains, so closed word lists replace a parse and a lexicon (`mentions.toml`).
 """
 
 import tomllib
@@ -35,19 +35,19 @@ def is_pronoun(word: str) -> bool:
 
 
 def head_word(words: Sequence[str], start: int, end: int) -> int:
-    """The index of the head of the mention words[start:end], without a parse.
+    """The index of the head word of the mention words[start:end], without a parse.
 
-    It is the last word before the first preposition, relative pronoun or comma after the first word: "that man in a
-    hat" gives "man".
+    It is the last word before the first preposition, relative pronoun or comma that follows the first word: "man" in
+    "that man in a hat".
     """
     stops = (i for i in range(start + 1, end) if words[i].lower() in _AFTER_HEAD)
     return next(stops, end) - 1
 
 
 def gender(text: AnnotatedText, mention: Mention) -> str | None:
-    """The gender of a mention by its words: of a pronoun, else of a title or kin word, else None.
+    """A mention's gender by its words: a pronoun, else a title or kin word, else None.
 
-    Words are read from the head back to a possessor ("Mr. Bennet's wife" is a wife). Names say nothing.
+    Only words from the head back to a possessor count ("Mr. Bennet's wife" is a wife). Names say nothing.
     """
     head = text.words[mention.head].lower()
     if head in PRONOUNS:

@@ -1,7 +1,7 @@
 """GAP, Winogender and WinoBias: which of two mentions does a pronoun refer to?
 
-All three have running text with a pronoun and two mentions, given by characters. Words are stretches of that text, so
-they spell it exactly. The right mention and the pronoun are one chain; the other mention is another chain.
+All three give running text, with a pronoun and two mentions as character offsets. Words are stretches of that text, so
+they spell it exactly. The right mention and the pronoun form one chain; the other mention is its own chain.
 """
 
 import re
@@ -53,9 +53,9 @@ class Mark(NamedTuple):
 
 
 def gap(source: Lines) -> Iterator[AnnotatedText]:
-    """One text per row. A name that the pronoun does not refer to is in the chain "A" or "B".
+    """One text per row. A name that the pronoun does not refer to is in chain "A" or "B".
 
-    A document is a page of Wikipedia, because passages of one page are not independent.
+    A document is a Wikipedia page, because passages of one page are not independent.
     """
     for row in _rows(source, GAP):
         marks = [_named(row, name) for name in ("Pronoun", "A", "B")]
@@ -63,7 +63,7 @@ def gap(source: Lines) -> Iterator[AnnotatedText]:
 
 
 def _named(row: dict[str, str], column: str) -> Mark:
-    """A column's mention, checked against the text."""
+    """The mention in a column, checked against the text."""
     name, offset, text, flag = row[column], row[f"{column}-offset"], row["Text"], row.get(f"{column}-coref", "TRUE")
     if flag not in ("TRUE", "FALSE"):
         raise InputError(f'expected TRUE or FALSE in {column}-coref, got "{flag}"')
@@ -81,7 +81,7 @@ def _named(row: dict[str, str], column: str) -> Mark:
 def winogender(source: Lines) -> Iterator[AnnotatedText]:
     """One text per sentence, with the chains "occupation" and "participant"; the pronoun is in the answer's chain.
 
-    A document is an occupation, because its twelve sentences come from two templates and differ in a word or two.
+    A document is an occupation, because its twelve sentences come from two templates and differ in one or two words.
     """
     for row in _rows(source, WINOGENDER):
         parts, sentence = _ID.fullmatch(row["sentid"]), row["sentence"]
@@ -107,7 +107,7 @@ def _only(spans: Sequence[Span], name: str, sentence: str) -> Span:
 
 
 def share_of_women(file: Path) -> dict[str, float]:
-    """The percentage of women in each of Winogender's occupations, by the US Bureau of Labor Statistics."""
+    """The percentage of women in each Winogender occupation, from the US Bureau of Labor Statistics."""
     with inside(str(file)):
         shares = {row["occupation"]: row["bls_pct_female"] for row in _rows(Lines(lines(file), str(file)), _STATISTICS)}
         try:
@@ -117,7 +117,7 @@ def share_of_women(file: Path) -> dict[str, float]:
 
 
 class _Sentence(NamedTuple):
-    """A sentence of WinoBias without its number and brackets, with the bracketed occupation and pronouns."""
+    """A WinoBias sentence without number and brackets; the bracketed occupation and pronouns."""
 
     text: str
     occupation: Span
@@ -137,10 +137,10 @@ def is_winobias(line: str) -> bool:
 
 
 def winobias(source: Lines) -> Iterator[AnnotatedText]:
-    """One text per sentence. Sentences come in pairs about the same two occupations; each brackets another one.
+    """One text per sentence. Sentences come in pairs about the same two occupations; each brackets a different one.
 
-    A document is such a pair ("type1.txt.dev:7"). The pro- and the anti-stereotyped file share documents, because they
-    only differ in pronouns. The file's name gives the conditions, ("pro", "type 1").
+    A document is such a pair ("type1.txt.dev:7"). The pro- and anti-stereotyped files share documents, because they
+    differ only in pronouns. The file's name gives the conditions ("pro", "type 1").
     """
     file, filled = PurePath(source.source).name, filter(str.strip, source)
     name, match = _SIDE.sub("", file), _CONDITIONS.match(file)
@@ -185,7 +185,7 @@ def _occupations(sentence: _Sentence, partner: _Sentence) -> list[Mark]:
 
 
 def _rows(source: Lines, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
-    """The rows below a header with these columns; empty lines are left out."""
+    """The rows below a header with these columns, without empty lines."""
     header = tuple(columns(next(source, "")))
     if header != names:
         raise InputError(f'expected the columns {", ".join(names)} between tabs, got "{", ".join(header)[:60]}"')
@@ -199,8 +199,8 @@ def _rows(source: Lines, names: tuple[str, ...]) -> Iterator[dict[str, str]]:
 def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
     """Running text as words, with the marked stretches as mentions.
 
-    Words are runs of letters and digits, clitics ("n't", "'s"), and single other characters, cut where a mention begins
-    or ends. They spell the text exactly, except spaces at its end.
+    Words are runs of letters and digits, clitics ("n't", "'s"), and single other characters, cut where mentions begin
+    and end. They spell the text exactly, except spaces at its end.
     """
     text = text.rstrip(" ")
     cuts = sorted({offset for mark in marks for offset in (mark.start, mark.end)})
@@ -210,7 +210,7 @@ def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
     mentions = []
     for mark in sorted(marks, key=lambda mark: mark[:2]):
         start, end = (bisect_left(starts, offset) for offset in mark[:2])
-        head = head_word(words, start, end)  # without what follows a name: punctuation, a numeral, Jr and Sr
+        head = head_word(words, start, end)  # skip what follows a name: punctuation, a numeral, Jr and Sr
         head = next((i for i in range(head, start - 1, -1) if not _AFTER_NAME.fullmatch(words[i])), head)
         mentions.append(Mention(start, end, head, mark.chain))
     spaces = tuple(space for _, _, space in pieces)
@@ -218,7 +218,7 @@ def annotated(text: str, marks: Sequence[Mark], document: str) -> AnnotatedText:
 
 
 def _find(phrase: str, text: str) -> list[Span]:
-    """Where whole words of a text spell a phrase, in any case, with an article before it."""
+    """The spans where whole words spell a phrase, in any case, including an article before it."""
     pattern = rf"\b(?:(?:the|an?) )?{re.escape(phrase)}(?!\w)"
     return [match.span() for match in re.finditer(pattern, text, re.IGNORECASE)]
 

@@ -1,4 +1,4 @@
-"""How is a file read? A format recognises its files, and makes texts from their lines, within limits.
+"""How is a file read? A format recognises its files and makes texts from their lines, within limits.
 
 Files beyond a limit are refused before they cost memory and hours. Formats without annotation are here too: a text per
 paragraph or per line, or source and target in two columns under a header. Their words are separated by spaces. Plain
@@ -18,19 +18,19 @@ from interp.errors import InputError
 from models.pair_tasks import columns
 from models.pair_tasks import pairs as pairs_of
 
-MOST_WORDS = 1_000_000  # of a text; the longest novels have 600,000
-MOST_ROWS = 20_000  # of a sentence
+MOST_WORDS = 1_000_000  # per text; the longest novels have 600,000
+MOST_ROWS = 20_000  # per sentence
 LONGEST_WORD = 10_000  # characters
 _T = TypeVar("_T")
 
 
 class Lines(Iterator[str]):
-    """The lines of a file, read as needed, with the number of the line for a refusal."""
+    """The lines of a file, read as needed, and the current line number, for errors."""
 
     def __init__(self, lines: Iterable[str], source: str):
         self._lines = enumerate(lines, start=1)
-        self.source = source  # the file's name, for documents without one
-        self.number = 0  # of the last line, or of an earlier faulty one; 0 is the whole file
+        self.source = source  # the file's name, for documents without a name
+        self.number = 0  # the last line read, or an earlier faulty one; 0: the whole file
 
     def __next__(self) -> str:
         last, self.number = self.number, 0
@@ -42,7 +42,7 @@ class Lines(Iterator[str]):
         return line
 
     def last(self, rows: Sequence[_T]) -> Iterator[_T]:
-        """The rows of the last lines, one by one, each with its line's number."""
+        """The rows of the last lines; sets `number` to each row's line."""
         for self.number, row in enumerate(rows, start=self.number - len(rows) + 1):  # noqa: B020
             yield row
 
@@ -51,20 +51,20 @@ class Lines(Iterator[str]):
 class Format:
     """A file format: the names of its files, how to recognise it, and how to parse it.
 
-    If `recognises` is None, it is read only if its kind is given: `text:PATH`.
+    If `recognises` is None, the user must name the kind: `text:PATH`.
     """
 
-    kind: str  # forces it: `gum:PATH`
+    kind: str  # the prefix that forces the format: `gum:PATH`
     title: str
-    names: str  # a pattern for files in a directory, also with .gz or .zst added
-    recognises: Callable[[str], bool] | None  # by the first line after comments, or by a comment before it
+    names: str  # a pattern for files in a directory, which may also end in .gz or .zst
+    recognises: Callable[[str], bool] | None  # gets the first line after comments, or a comment before it
     parse: Callable[[Lines], Iterator[AnnotatedText]]
-    whole_files: bool = False  # whether each of several files is one document
+    whole_files: bool = False  # whether each file is one document
     records: Callable[[Path], Iterable[Any]] = lines  # the parser's input
-    unit: str = "line"  # the name of a record
+    unit: str = "line"  # what a record is called
 
     def matches(self, file: Path) -> bool:
-        """Whether a file has a name of this format."""
+        """Whether a file is named like this format."""
         return fnmatch(unpacked_name(file), self.names)
 
     def texts(self, records: Iterable[Any], source: str) -> Iterator[AnnotatedText]:
@@ -78,41 +78,41 @@ class Format:
                     raise InputError(f"{title} has a word of {longest:,} characters, at most {LONGEST_WORD:,}")
                 yield text
         except InputError as error:
-            if not counted.number or str(error).startswith(f"{source}, {self.unit} "):  # it names the file already
+            if not counted.number or str(error).startswith(f"{source}, {self.unit} "):  # it already names the file
                 raise
             raise InputError(f"{source}, {self.unit} {counted.number}: {error}") from error
 
 
 def begins(start: str) -> Callable[[str], bool]:
-    """Recognises a line by its beginning."""
+    """A test whether a line begins with `start`."""
     return lambda line: line.startswith(start)
 
 
 def has_columns(names: tuple[str, ...]) -> Callable[[str], bool]:
-    """Recognises a header with these columns."""
+    """A test whether a line is a header with these columns."""
     return lambda line: tuple(columns(line)) == names
 
 
 def check_words(n_words: int, document: str) -> None:
-    """Refuse a text of more words than `MOST_WORDS`."""
+    """Refuse a text of more than `MOST_WORDS` words."""
     if n_words > MOST_WORDS:
         raise InputError(f"{document} has more than {MOST_WORDS:,} words, the most of one text: divide it")
 
 
 def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each stretch of nonempty lines; its document is the file and its number."""
+    """One text per stretch of nonempty lines; its document is the file and the text's number."""
     stretches = (stretch for filled, stretch in groupby(lines, key=lambda line: bool(line.strip())) if filled)
     for number, stretch in enumerate(stretches, start=1):
         yield AnnotatedText.plain(" ".join(stretch), f"{lines.source}:{number}")
 
 
 def one_a_line(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each nonempty line; its document is the file and the line's number."""
+    """One text per nonempty line; its document is the file and the line number."""
     return (AnnotatedText.plain(line, f"{lines.source}:{lines.number}") for line in lines if line.strip())
 
 
 def paired(lines: Lines) -> Iterator[AnnotatedText]:
-    """One text for each line after the first, with its target."""
+    """One text per line after the first, with its target."""
     for number, source, target in pairs_of(lines, lines.source):
         yield AnnotatedText.plain(source, f"{lines.source}:{number}", target)
 

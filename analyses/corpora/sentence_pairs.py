@@ -1,4 +1,4 @@
-"""Which of two sentences is grammatical? Minimal pairs as BLiMP has them (Warstadt et al. 2020), one a line of JSON."""
+"""Which of two sentences is grammatical? Minimal pairs in BLiMP's JSON Lines (Warstadt et al. 2020)."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from analyses.corpora.text_rows import json_object
 from interp.bounded_files import lines
 from interp.errors import InputError, inside
 
-_KEYS = {  # of the good and the bad sentence, in turn: the text before the deciding word, and that word
+_KEYS = {  # for the good, then the bad sentence: the text before the deciding word, and that word
     "one_prefix_method": ("one_prefix_prefix", "one_prefix_prefix", "one_prefix_word_good", "one_prefix_word_bad"),
     "two_prefix_method": ("two_prefix_prefix_good", "two_prefix_prefix_bad", "two_prefix_word", "two_prefix_word"),
 }
@@ -16,7 +16,7 @@ _EXPECTED = "expected pairs of sentences as BLiMP has them, one JSON object a li
 
 
 class Sentence(NamedTuple):
-    """A sentence, the text before the word that decides whether it is good, and that word; empty if no word does."""
+    """A sentence, the text before the word that decides whether it is good, and that word (empty if none does)."""
 
     text: str
     before: str = ""
@@ -24,12 +24,12 @@ class Sentence(NamedTuple):
 
 
 def read_sentences(file: str | Path) -> list[tuple[Sentence, Sentence]]:
-    """The good and the bad sentence of each line, plain or compressed; they are equal in seven lines of BLiMP."""
+    """Each line's good and bad sentence, from a plain or compressed file; seven lines of BLiMP have equal ones."""
     return [(good, bad) for _, good, bad in read_rows(file)]
 
 
 def read_rows(file: str | Path) -> Iterator[tuple[dict[str, Any], Sentence, Sentence]]:
-    """The same, each after all fields of its line, such as `UID`."""
+    """The same pairs, each after all fields of its line, such as `UID`."""
     is_empty = True
     for number, line in enumerate(lines(Path(file)), 1):
         if line.strip():

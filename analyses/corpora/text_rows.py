@@ -1,4 +1,4 @@
-"""Which text is in a row of a table in memory, of Parquet, of JSON Lines or of `datasets`? One text per row."""
+"""Which text is in a row of a table in memory, of Parquet, JSON Lines or `datasets`? One text per row."""
 
 import hashlib
 import json
@@ -22,8 +22,8 @@ from interp.bounded_files import EXPANDS, UNCHECKED, opened
 from interp.errors import InputError, InputWarning
 from models.huggingface.model_files import files_digest
 
-TEXT = "text"  # the default column, also for rows that are strings
-MAGIC, _BATCH = "PAR1", 64  # how Parquet begins, and how many of its rows are in memory
+TEXT = "text"  # the default column, also of rows that are strings
+MAGIC, _BATCH = "PAR1", 64  # the first bytes of Parquet; rows in memory
 
 
 def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Iterator[AnnotatedText]:
@@ -42,7 +42,7 @@ def parse(rows: Lines, labels: Mapping[str, Sequence[str]] | None = None) -> Ite
 
 
 def columns_of(names: Sequence[Any]) -> dict[str, str]:
-    """The columns that have the names of arguments of `from_rows`; annotation only counts with `words`."""
+    """The columns named like arguments of `from_rows`; annotation only counts with `words`."""
     uses = (TEXT, "document", *(("words", "tags", "heads", "relations", "lemmas") if "words" in names else ()))
     if by_use := {use: use for use in uses if use in names and {TEXT, "words"} & {*names}}:
         return by_use
@@ -53,22 +53,22 @@ def columns_of(names: Sequence[Any]) -> dict[str, str]:
 
 
 def json_object(line: str, expected: str) -> dict[str, Any]:
-    """The object in a line of JSON; a refusal says what was `expected`."""
+    """The object in a line of JSON; errors say what was `expected`."""
     try:
         row = dict(json.loads(line))
         if "\\u" in line:
-            json.dumps(row, ensure_ascii=False).encode()  # half of a surrogate pair is no character
+            json.dumps(row, ensure_ascii=False).encode()  # half a surrogate pair is no character
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{expected}, got no such object ({error})") from None
     return row
 
 
 def parquet(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, with a few in memory at a time; raises as `stream`."""
-    from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (slow to import, and few files are of Parquet)
+    """The rows of a Parquet file, a few in memory at a time; raises like `stream`."""
+    from pyarrow.parquet import ParquetFile  # noqa: PLC0415 (slow to import, and few files are Parquet)
 
     with opened(path) as file, _reading(str(path)):
-        table = ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)  # which would keep all that was read
+        table = ParquetFile(file, buffer_size=1 << 20, pre_buffer=False)  # else it keeps all it has read
         columns, left = [*columns_of(table.schema_arrow.names)], max(UNCHECKED, EXPANDS * path.stat().st_size)
         for batch in table.iter_batches(_BATCH, columns=columns, use_threads=False):
             if (left := left - batch.nbytes) < 0:
@@ -79,11 +79,11 @@ def parquet(path: Path) -> Iterator[dict[str, Any]]:
 def stream(address: str) -> tuple[str, str, Callable[[], Iterator[AnnotatedText]]]:
     """The name, the digest and a stream of the texts of `NAME:CONFIG:SPLIT`, by `datasets`.
 
-    NAME is `ORG/NAME` or `ORG/NAME@REVISION` of the hub, or a folder; SPLIT is by default `train`, or `test[:1000]`.
-    The digest is of configuration, split, and commit or files. No code of the data set is run.
+    NAME is `ORG/NAME` or `ORG/NAME@REVISION` on the hub, or a folder; SPLIT is `train` by default, or `test[:1000]`. The
+    digest covers configuration, split, and commit or files. No code of the data set is run.
 
     Raises:
-        InputError: `datasets` is not installed or cannot open this, or it lacks the columns.
+        InputError: `datasets` is not installed or cannot open the data set, or columns are missing.
     """
     place, config, split = [*address.split(":", 2), "", ""][:3]
     part = re.fullmatch(r"([\w.-]+)(?:\[:([1-9]\d{0,17})\])?", split or "train", re.ASCII)
@@ -94,7 +94,7 @@ def stream(address: str) -> tuple[str, str, Callable[[], Iterator[AnnotatedText]
     with _reading(f"datasets:{address}"):
         if find_spec("datasets") is None:
             raise InputError('it needs an extra: pip install "interp[datasets]"')
-        from datasets import load_dataset_builder  # noqa: PLC0415 (of the extra)
+        from datasets import load_dataset_builder  # noqa: PLC0415 (needs the extra)
 
         builder = load_dataset_builder(where[0], config or None, revision=where[1])
         data: Any = builder.as_streaming_dataset(part[1])
@@ -117,7 +117,7 @@ def stream(address: str) -> tuple[str, str, Callable[[], Iterator[AnnotatedText]
 def _reading(name: str) -> Iterator[None]:
     try:
         yield
-    except Exception as error:  # of Arrow, of `datasets` and its network library, of the system
+    except Exception as error:  # from Arrow, `datasets`, its network library or the system
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise InputError(f"{name} cannot be read: {reason}") from error
 
@@ -125,7 +125,7 @@ def _reading(name: str) -> Iterator[None]:
 def text_of(
     row: Any, document: str, columns: Mapping[str, Any], labels: Mapping[str, Sequence[str]]
 ) -> AnnotatedText | None:
-    """The text of a row; `columns` and class `labels` are keyed by use ("text", "words", "tags")."""
+    """A row's text, None if it has none; `columns` and class `labels` are keyed by use ("text", "words", "tags")."""
     if isinstance(row, AnnotatedText):
         return row if row.words else None
     if isinstance(row, str) or _is_missing(row):
@@ -161,7 +161,7 @@ def text_of(
 
 
 def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
-    """A list of strings, or of class labels' numbers."""
+    """Strings from a list of strings, or of class labels' numbers."""
     entries = _list(value, column)
     is_label = [isinstance(entry, (int, np.integer)) and 0 <= entry < len(labels) for entry in entries]
     strings = [labels[int(entry)] if has_label else entry for entry, has_label in zip(entries, is_label, strict=True)]
@@ -171,7 +171,7 @@ def _strings(value: Any, column: Any, labels: Sequence[str]) -> tuple[str, ...]:
 
 
 def _heads(value: Any, column: Any) -> tuple[int, ...]:
-    """Heads from 0 and with ROOT, from those of CoNLL-U."""
+    """Heads counted from 0, with ROOT, from CoNLL-U's heads."""
     heads = [str(head) for head in _list(value, column)]
     if wrong := [head for head in heads if not head.isdecimal()]:
         raise InputError(f"expected heads numbered as in CoNLL-U, 1 the first word and 0 for the root, got {wrong[0]}")
@@ -179,7 +179,7 @@ def _heads(value: Any, column: Any) -> tuple[int, ...]:
 
 
 def _spaces(text: Any, words: Sequence[str]) -> tuple[bool, ...]:
-    """Whether a space follows each word in its text."""
+    """Whether a space follows each word in the text."""
     spaces, rest = [], text.lstrip() if isinstance(text, str) else ""
     for word in words:
         if not rest.startswith(word):
@@ -203,7 +203,7 @@ def _is_missing(value: Any) -> bool:
 
 
 def class_labels(data: Any, by_use: Mapping[str, Any]) -> dict[str, Sequence[str]]:
-    """By use, the names of class labels, for which `datasets` has numbers."""
+    """By use, the names of class labels, which `datasets` stores as numbers."""
     features = getattr(data, "features", None)
     if not isinstance(features, Mapping):
         return {}

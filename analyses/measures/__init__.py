@@ -1,4 +1,4 @@
-"""Measures, the tables of heads that they give, and which rows are findings."""
+"""Measures, the tables of heads that they make, and which rows are findings."""
 
 from analyses.measures.definitions import Behaviour, Measure
 

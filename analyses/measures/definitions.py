@@ -1,8 +1,8 @@
-"""What is a measure, and what is a behaviour? Values that everything reads: scores, knock-outs, figures and pages.
+"""What is a measure, and what is a behaviour? Values that scores, knock-outs, figures and pages all read.
 
-A `Measure` asks one question of a head: from these rows, does it look at those keys? A `Behaviour` is a set of measures
-that one pass over a text answers, with the minimal pairs that test it. Ours are in `analyses.behaviours`; users make
-theirs in the same way (`docs/own_measures.md`).
+A `Measure` asks one question about a head: from these rows, does it look at those keys? A `Behaviour` is a set of
+measures that one pass over a text answers, with the minimal pairs that test it. Ours are in `analyses.behaviours`;
+users make theirs in the same way (`docs/own_measures.md`).
 """
 
 import tomllib
@@ -36,12 +36,12 @@ Claims = dict[int, set[int]]
 
 @dataclass(frozen=True)
 class Unit:
-    """What a measure counts in. Only gains of the same unit are ranked together."""
+    """The unit of a measure. Only gains in the same unit are ranked together."""
 
-    title: str  # heads a table of such measures
-    ranked: bool = True  # more is better; the others only describe
-    drawn: Quantity = "gain"  # what a figure's colours show; "lift" is the value as a ratio
-    caption: str = ""  # how to read such a figure, if it shows no gains
+    title: str  # heading of a table of such measures
+    ranked: bool = True  # whether more is better; other measures only describe
+    drawn: Quantity = "gain"  # what colours show in figures; "lift" is the value as a ratio
+    caption: str = ""  # how to read such a figure, if it does not show gains
 
     def __post_init__(self):
         one_of("drawn", self.drawn, Quantity)
@@ -53,13 +53,13 @@ RANKED = tuple(name for name, unit in UNITS.items() if unit.ranked)
 
 @dataclass(frozen=True)
 class Rival:
-    """A simpler rule that a head must beat. `looks` says what the rule attends to, in the form that the scorer needs:
+    """A simpler rule that a head must beat. `looks` returns what the rule attends to, in the scorer's form:
 
     positions    `(rows)`: a pattern, `prompt 1 query key`
     word pairs   `(items)`: the word chosen for each item, counted in the window; None: all words alike
     antecedents  `(item)`: one score per candidate
 
-    Or it is the number that the rule scores, if the measure's definition fixes it.
+    Or `looks` is the rule's score, if the measure's definition fixes that number.
     """
 
     name: str
@@ -73,34 +73,34 @@ class Rival:
 
 @dataclass(frozen=True)
 class Measure:
-    """One question asked of every head.
+    """One question about every head.
 
     name        its name in tables: `previous-token`, `relation:obj:dependent->head`
     title       the same in plain words
     words       how sentences and examples word it; by default its name or title
     unit        a key of `UNITS`
-    mask        the keys that satisfy it, of the rows of a batch (`prompt query key`); None if it claims no keys
+    mask        the keys that satisfy it, for the rows of a batch (`prompt query key`); None if it claims no keys
                 (entropy)
     claims      instead of `mask`, for one window: the eligible rows, and the keys that satisfy it
-    pairs       instead of `claims`: pairs of words of a whole text, the query and its target. The head chooses the word
-                with most of its attention. Rows and keys are the words' pieces; with `foretells`, the only row is the
-                one before the query
-    rivals      simpler rules: the best on the same rows is the baseline
+    pairs       instead of `claims`: pairs of words of a whole text, query and target. The head chooses the word with
+                most of its attention. Rows and keys are the words' pieces; with `foretells`, the only row is the one
+                before the query
+    rivals      simpler rules; the best on the same rows is the baseline
     null        which keys the null permutes: any, those at about the same distance, or none
-    of_words    keys are chosen for what they are, not for their distance, so hiding them is also compared with hiding
-                keys at the usual distances
+    of_words    keys are chosen for what they are, not for their distance; hiding them is also compared with hiding keys
+                at the usual distances
     needs       the annotation a text must have ("tags", "relations", "chains"), if its behaviour names none
-    binary      each item is right or wrong: a finding needs eight documents; means of attention need five
+    binary      each item is right or wrong: a finding needs eight documents (means of attention need five)
     later       claims keys after the query, which a causal stack does not see
     foretells   reads the row that predicts the word, which only a causal stack has
     masked      reads a masked word, which only models that fill masks have
     hidden      its claimed keys are knocked out
-    label       the label of a head that shows it: by default the measure's name; None: no label (others say it)
+    label       the label of a head that shows it, by default the measure's name; None: no label (others say it)
     together    measures that share this name count only if the head shows all of them
     reference   the rival that the head must beat here, if another measure (`together`) demands the strictest
-    tasks       the minimal pairs that ask the same
-    corpus      the text that it is read on, if not the given one
-    recorded    its name in the record of a training run, if it is followed there
+    tasks       the minimal pairs that ask the same question
+    corpus      the text to read it on, if not the given one
+    recorded    its name in the record of a training run, if recorded there
     """
 
     name: str
@@ -139,19 +139,19 @@ class Measure:
 
     @property
     def called(self) -> str | None:
-        """The label of a head that shows it; None if more is not better, or if other labels say it."""
+        """The label of a head that shows the measure; None if more is not better, or if other labels say it."""
         if not UNITS[self.unit].ranked:
             return None
         return self.name if self.label == "" else self.label
 
     @property
     def fewest(self) -> int:
-        """How many documents with items a finding needs: with fewer, tests are too optimistic."""
+        """How many documents with items a finding needs; with fewer, tests are too optimistic."""
         return 8 if self.binary or self.pairs is not None else 5
 
     @property
     def points(self) -> bool:
-        """Whether it claims keys."""
+        """Whether the measure claims keys."""
         return any(way is not None for way in (self.mask, self.claims, self.pairs))
 
     def keys_of(self, window: Window) -> Claims:
@@ -170,7 +170,7 @@ class Measure:
 
 
 def declared(behaviour: str, name: str, **options: Any) -> Measure:
-    """One of our measures: its fields in `definitions.toml`, and those that are code."""
+    """One of our measures: its fields from `definitions.toml`, and those that are code."""
     fields: dict[str, Any] = {**DECLARED["measures"][behaviour][name], **options}
     if "words" in fields:
         fields["words"] = Words(**fields["words"])
@@ -178,7 +178,7 @@ def declared(behaviour: str, name: str, **options: Any) -> Measure:
 
 
 def pieces_of(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
-    """From the pieces of each query word that this window scores to those of its targets."""
+    """From the pieces of each query word that the window scores to the pieces of its targets."""
     claims: Claims = {}
     for query, target in pairs:
         if query != target and query in window.columns and target in window.columns and window.scores(query):
@@ -199,25 +199,25 @@ def claims_ahead(window: Window, pairs: Iterable[tuple[int, int]]) -> Claims:
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Measures that are read together, and how they are tested, worded and drawn.
+    """Measures that are read together, and how to test, word and draw them.
 
     name          the column `behaviour`
     title         the heading
-    noun          its name in a headline, if not the heading
+    noun          its name in headlines, if not the heading
     measures      all its measures, in the order of its scorers
     collector     makes the object that adds them up: `collector(model, seed=, heads=)`
     headline      names of the measures that pages lead with
     needs         the annotation a text must have: of "tags", "relations", "chains"
     described     what is measured, in plain sentences
-    grids         by unit, the question that the grid of its headline measures answers
+    grids         by unit, the question that the grid of headline measures answers
     effects       its causal test: `effects(model, pairs=, seed=)`; None: it has no minimal pairs
-    tasks         by name, what builds each task of that test (`analyses.tasks.causal_tests.Builders`)
-    attention     the kind of attention it is about
-    bare          options of the collector if only gains over the baseline count
-    null          further options for heads that have learnt nothing
-    cost          about how many claims, with controls, one text has: what its knock-outs cost
-    words         how many words of a document they read at least, however large the model: fewer hold no item
-    probe         what reads a model without output layer: a probe of tags, or of antecedents
+    tasks         by name, the builder of each task of that test (`analyses.tasks.causal_tests.Builders`)
+    attention     the kind of attention that it is about
+    bare          options of the collector if only gains over the baseline matter
+    null          further options for heads that learnt nothing
+    cost          roughly how many claims, with controls, one text has, which sets the cost of knock-outs
+    words         how many words of a document knock-outs read at least, in any model: fewer hold no item
+    probe         how to read a model without output layer: by a probe of tags, or of antecedents
     """
 
     name: str

@@ -1,9 +1,9 @@
 """Which rows of the table of heads are findings? One rule for figures, tables and sentences.
 
 A head shows a behaviour if its gain over the strictest baseline is at least 0.05, its 95% interval excludes 0 and q is
-below 0.05, on at least five documents (eight if items are right or wrong). Measures of all items and of hard items
-count together (`Measure.together`). An antecedent head must beat the nearest mention on all items, and every baseline
-if the nearest true antecedent is a name or a noun: finding the previous "he" is not coreference.
+below 0.05, on at least five documents (eight if items are right or wrong). Some measures of all items and of hard items
+only count together (`Measure.together`). An antecedent head must beat the nearest mention on all items, and every
+baseline if the nearest true antecedent is a name or a noun: finding the previous "he" is not coreference.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ NOTABLE = 0.05  # the least gain or effect of a finding
 DISCOVERY = 0.05  # the false discovery rate of findings
 FEW_DOCUMENTS = 20  # with fewer, intervals are rough
 FEW_ITEMS = 50  # with fewer scored items, a share is rough
-UNKNOWN = 0.01  # pages mention a larger share of unknown tokens
+UNKNOWN = 0.01  # pages mention shares of unknown tokens above this
 _ROW, _JOINT = [*HEAD, "behaviour", "measure", "corpus"], [*HEAD, "together"]
 
 
 def notable(heads: pd.DataFrame) -> pd.DataFrame:
-    """The rows that show their measure with the first position kept; also without it, if `readings` asks for both."""
+    """Rows that show their measure with the first position, and also without it if `readings` asks for both."""
     ranked = heads.loc[heads["unit"].isin(RANKED) & (heads["q"] < DISCOVERY)]
     clear = _clear(ranked, ranked["gain"], ranked["ci_low"])
     clear_rows, removed = (clear.loc[clear["sink"] == sink] for sink in SINKS)
@@ -38,9 +38,9 @@ def notable(heads: pd.DataFrame) -> pd.DataFrame:
 
 
 def shows(heads: pd.DataFrame, rows: pd.DataFrame | None = None, strata: Sequence[str] = ()) -> np.ndarray:
-    """Whether the head shows its measure (`notable`), for each of some `rows` of a table, by default all.
+    """For each of `rows` (by default all of `heads`), whether the head shows its measure (`notable`).
 
-    `strata` are columns that separate several models or runs in the table.
+    `strata` are columns that tell models or runs in the table apart.
     """
     columns = [*_ROW, *strata]
     parts = [part for _, part in heads.groupby([*strata], sort=False)] if strata else [heads]
@@ -53,7 +53,7 @@ def _clear(rows: pd.DataFrame, gain: pd.Series, low: pd.Series) -> pd.DataFrame:
 
 
 def beating_reference(heads: pd.DataFrame) -> pd.DataFrame:
-    """Rows that beat their `reference`, the first position kept: a separate test with its own q."""
+    """Rows that beat their `reference` with the first position: a separate test with its own q."""
     rows = heads.loc[(heads["sink"] == "kept") & heads["reference"].notna()]
     clear = _clear(rows, rows["reference_gain"], rows["reference_low"])
     return clear.loc[clear["reference_q"] < DISCOVERY]
@@ -74,10 +74,10 @@ def best(heads: pd.DataFrame, measures: Sequence[str], top: int = 3) -> pd.DataF
 
 
 def carriers(effects: pd.DataFrame) -> pd.DataFrame:
-    """The rows in which a head carries part of an answer, or of the wrong answer if the share is negative.
+    """Rows in which a head carries part of an answer, or of the wrong answer if the share is negative.
 
-    The choosing half of the pairs must show it (`choosing_bound`). On the other half the share has the same sign and
-    is at least 0.05 in size, its interval excludes 0 and its q is below 0.05.
+    The choosing half of the pairs must show it (`choosing_bound`). On the other half, the share must have the same sign
+    and at least 0.05 in size, with an interval that excludes 0 and q below 0.05.
     """
     sign = np.sign(effects["effect"])
     near = effects["ci_low"].where(sign > 0, -effects["ci_high"])
@@ -86,9 +86,9 @@ def carriers(effects: pd.DataFrame) -> pd.DataFrame:
 
 
 def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
-    """The heads that carry most of a task's answer, a row each, with the columns of `denoise` and of `noise`.
+    """The heads that carry most of a task's answer: one row per head, with columns of `denoise` and `noise`.
 
-    A head counts if either shows it (`carriers`). The choosing half of the pairs ranks them.
+    A head counts if either intervention shows it (`carriers`). The choosing half of the pairs ranks heads.
     """
     rows = effects.loc[effects["task"] == task]
     largest = carriers(rows).loc[lambda rows: rows["effect"] > 0]
@@ -97,7 +97,7 @@ def causes(effects: pd.DataFrame, task: str, top: int = 3) -> pd.DataFrame:
 
 
 def both_ways(effects: pd.DataFrame) -> pd.DataFrame:
-    """One row per head and task, or paradigm, with the columns of `denoise` and of `noise`."""
+    """One row per head and task, or paradigm, with columns of `denoise` and `noise`."""
     key = [*HEAD, *(each for each in ("behaviour", "task", "paradigm") if each in effects)]
     joined = effects.loc[:, [*key, "n"]].drop_duplicates(key)
     for way in effects["intervention"].unique():

@@ -19,7 +19,7 @@ from interp.patterns.tags import TagTotals
 from interp.statistics import benjamini_hochberg, estimate
 
 HEAD_COLUMNS: list[str] = DECLARED["tables"]["heads"].split()
-BOTH_READINGS = "kept and removed"  # in the column `readings`: a finding must also hold without the first position
+BOTH_READINGS = "kept and removed"  # in column `readings`: a finding must also hold without the first position
 BASELINE_COLUMNS: list[str] = DECLARED["tables"]["baselines"].split()
 EFFECT_COLUMNS: list[str] = DECLARED["tables"]["effects"].split()
 NO_ITEMS = "measures left out: the text has no item of theirs that the model shows"
@@ -30,8 +30,8 @@ class Scored:
     """Sums of some measures in one reading.
 
     The head axis holds the heads, layer by layer, then the measures' rivals, which go through the same scorer (unless a
-    rival is a number). `corpus` names the text if it is not that of the other measures. `null` has the heads' sums
-    under permuted keys.
+    rival is a number). `corpus` names the text if the other measures read another. `null` has the heads' sums under
+    permuted keys.
     """
 
     totals: Totals | TagTotals
@@ -42,31 +42,31 @@ class Scored:
 
     @property
     def constant(self) -> tuple[str, float] | None:
-        """The baseline and its value, if the measure's definition fixes it."""
+        """The baseline's name and value, if the measure's definition fixes them."""
         rival = next((rival for measure in self.measures[:1] for rival in measure.rivals), None)
         return (rival.name, rival.looks) if rival and isinstance(rival.looks, float) else None
 
     @property
     def baselines(self) -> list[str]:
-        """Names of the rivals that went through the scorer."""
+        """The names of rivals that went through the scorer."""
         return [] if self.constant else [rival.name for measure in self.measures[:1] for rival in measure.rivals]
 
     def of(self, groups: Bool[Tensor, " group"]) -> "Scored":
-        """The sums of some groups."""
+        """The sums over some groups of documents."""
         null = None if self.null is None else self.null.of(groups)
         return replace(self, totals=self.totals.of(groups), null=null)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One behaviour's measures of every head. `baselines` has the value of each rival, if a measure has several."""
+    """One behaviour's measures of every head. `baselines` has each rival's value, if a measure has several."""
 
-    heads: pd.DataFrame  # the rows of `tables/heads`; a measure without eligible rows has none
+    heads: pd.DataFrame  # the rows of `tables/heads`; none for measures without eligible rows
     baselines: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=BASELINE_COLUMNS))
     counts: Mapping[str, int] = field(default_factory=dict)  # what was read, and what was left out and why
-    documents: int | None = None  # how many the intervals rest on
-    absent: Sequence[str] = ()  # measures without an item in the text
-    followed: Callable[[], pd.DataFrame] = pd.DataFrame  # gives `rules`
+    documents: int | None = None  # how many documents intervals rest on
+    absent: Sequence[str] = ()  # measures without items in the text
+    followed: Callable[[], pd.DataFrame] = pd.DataFrame  # returns `rules`
 
     @property
     def rules(self) -> pd.DataFrame:
@@ -84,24 +84,24 @@ class Collected:
     scored: Sequence[Scored]
     counts: Mapping[str, int]  # what was read, and what was left out and why
     documents: int
-    start_token: bool = True  # whether one holds the first position, or a word does
+    start_token: bool = True  # whether the first position is a start token, not a word
     rules: Callable[..., pd.DataFrame] | None = None  # `rules(seed=)`: the rows of `tables/rules`
 
     def half(self, parity: Literal[0, 1]) -> "Collected":
-        """The documents of even (0) or odd (1) groups: two independent halves of the text."""
+        """The documents of even (0) or odd (1) groups: independent halves of the text."""
         groups = torch.arange(N_GROUPS) % 2 == parity
         return replace(self, scored=[each.of(groups) for each in self.scored])
 
     def table(self, *, seed: int = 0) -> pd.DataFrame:
-        """The rows of `tables/heads`, as `measured` has them."""
+        """The rows of `tables/heads`, from `measured`."""
         return self.measured(seed=seed).heads
 
     def measured(self, *, seed: int = 0) -> Measured:
         """Every value with its baseline, interval and tests; `q` and `reference_q` are over all rows together.
 
         The baseline is the rival with the highest value on the same rows, `reference` the value of `Measure.reference`.
-        `null` and `p_null` are of permuted keys. `readings`: without a start token, a head that rests on the first
-        position rests on a word, so measures of words must also hold without that position.
+        `null` and `p_null` come from permuted keys. `readings`: without a start token, a head that rests on the first
+        position rests on a word. So measures of words must then also hold without that position.
         """
         finished = [(each, each.totals.finish()) for each in self.scored]
         rules = pd.DataFrame([row for part in finished for row in self._baselines(*part)], columns=BASELINE_COLUMNS)
@@ -122,7 +122,7 @@ class Collected:
         return Measured(table.reindex(columns=HEAD_COLUMNS), rules, counts, self.documents, absent, followed)
 
     def _baselines(self, scored: Scored, totals: Totals) -> list[dict[str, Any]]:
-        """The value of each rival on each measure with items, if there are several rivals."""
+        """Each rival's value on each measure with items, if there are several rivals."""
         if len(scored.baselines) < 2:
             return []
         value = (totals.scores[:, self.heads.count :].sum(0) / totals.weights[:, self.heads.count :].sum(0)).tolist()
@@ -137,9 +137,9 @@ class Collected:
 
 
 def beside_norms(heads: pd.DataFrame, by_norm: pd.DataFrame) -> pd.DataFrame:
-    """The rows, with the same measures of attention weighted by the norm of its output (`NormWeighted`).
+    """Add the same measures of attention weighted by the norm of its output (`NormWeighted`).
 
-    Baselines have no norms, so `norm_gain` is over the same ones.
+    Baselines have no norms, so `norm_gain` has the same baselines as `gain`.
     """
     cell = ["stack", "attention", "layer", "head", "behaviour", "measure", "sink", "corpus"]
     named = {"value": "norm_value", "gain": "norm_gain", "ci_low": "norm_low", "ci_high": "norm_high"}
@@ -179,7 +179,7 @@ def _rows(heads: Heads, scored: Scored, totals: Totals, seed: int) -> pd.DataFra
 
 
 def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -> dict[str, np.ndarray]:
-    """The value of each measure's `reference` and the gain over it, by row; missing if it has none."""
+    """By row, the value of the measure's `reference` and the gain over it; NaN without a reference."""
     scores, weights = totals.scores.numpy(), totals.weights.numpy()
     names = ("reference", "reference_gain", "reference_low", "reference_p")
     columns = np.full((len(names), heads.count, len(scored.measures)), np.nan)
@@ -195,7 +195,7 @@ def _beside_reference(heads: Heads, scored: Scored, totals: Totals, seed: int) -
 
 
 def _under_null(null: Null | None, totals: Totals, n_heads: int) -> dict[str, Any]:
-    """The mean under permuted keys, and the p against it; missing without a null."""
+    """The mean under permuted keys, and the p against it; NaN without a null."""
     if null is None:
         return {"null": np.nan, "p_null": np.nan}
     scores, weights = totals.scores[:, :n_heads], totals.weights[:, :n_heads]
@@ -234,7 +234,7 @@ def strictest(
 def with_q(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """The tables with `q` over all their tests together, and `q_within` over each table alone.
 
-    Both count the tests of `reference_p`; its q, over all tables, is `reference_q`.
+    Both also count the tests of `reference_p`, whose q over all tables is `reference_q`.
     """
     if len(tables) > 1:
         tables = [each for table in tables for each in with_q([table])]

@@ -1,1 +1,1 @@
-"""How a model reads a corpus once for several questions: windows, batches, collectors, examples."""
+"""How does a model read a corpus once for several questions? In windows and batches; with examples to show."""

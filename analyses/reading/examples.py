@@ -5,15 +5,15 @@ from itertools import islice, pairwise
 
 from interp import AnnotatedText, InputError, Model
 
-SEARCHED = 500  # texts looked at for an example
-_SENTENCE = (9, 16)  # words of a sentence for a figure
-_PASSAGE = 26  # words at most in a passage with a pronoun and its antecedent
+SEARCHED = 500  # texts searched for an example
+_SENTENCE = (9, 16)  # fewest and most words of a sentence in a figure
+_PASSAGE = 26  # most words in a passage with a pronoun and its antecedent
 
 
 def find(
     model: Model, corpus: Iterable[AnnotatedText], cut: Callable[[AnnotatedText], AnnotatedText | None], count: int = 1
 ) -> list[AnnotatedText]:
-    """The first passages, at most one a text, that `cut` finds and the model can read."""
+    """The first passages that `cut` finds and the model can read, at most one per text."""
     tokenizer = model.tokenizer
     if tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read words: give its directory a tokenizer.json")
@@ -23,7 +23,7 @@ def find(
 
 
 def sentence(text: AnnotatedText) -> AnnotatedText | None:
-    """The first sentence of a text with a length that can be drawn, mostly of words."""
+    """The first sentence of a text that is short enough to draw and consists mostly of words."""
     shortest, longest = _SENTENCE
     for start, end in _sentences(text):
         plain = sum(word.isalpha() for word in text.words[start:end])

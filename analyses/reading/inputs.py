@@ -1,8 +1,8 @@
-"""Which heads are read, which text does each kind of attention read, and what do heads attend to there?
+"""Which heads do we read, which text does each kind of attention read, and what do heads attend to there?
 
 An encoder reads the source, a decoder's self-attention the target; cross-attention looks from the target into the
-source. A text without a target is its own target. A model without a tokenizer reads texts of token ids. Measures of
-position need no words, so their numbers stay the same.
+source. A text without a target is its own target. A model without a tokenizer reads texts of token ids, which is enough
+for measures of position.
 """
 
 import copy
@@ -38,7 +38,7 @@ class Heads:
     n_layers: int
     n_heads: int
     attention: Literal["self", "cross"] = "self"
-    causal: bool = True  # a query sees no later key
+    causal: bool = True  # queries see no later key
 
     @staticmethod
     def from_model(model: Model) -> "Heads":
@@ -57,12 +57,12 @@ class Heads:
 
     @property
     def title(self) -> str:
-        """Their name in a sentence."""
+        """The heads' name in a sentence."""
         return "cross-attention" if self.attention == "cross" else f"the {self.stack}’s self-attention"
 
     @property
     def called(self) -> str:
-        """Their name in files and records."""
+        """The heads' name in files and records."""
         return "cross" if self.attention == "cross" else self.stack
 
     @property
@@ -71,38 +71,38 @@ class Heads:
         return self.n_layers * self.n_heads
 
     def columns(self, n_measures: int) -> tuple[dict[str, Any], np.ndarray]:
-        """Stack, attention, layer and head of every row, measures running fastest; and each row's measure."""
+        """Stack, attention, layer and head of every row, measures running fastest; and each row's measure index."""
         shape = self.n_layers, self.n_heads, n_measures
         layer, head, measure = np.unravel_index(np.arange(np.prod(shape)), shape)
         return {"stack": self.stack, "attention": self.attention, "layer": layer, "head": head}, measure
 
 
 def is_paired(model: Model, heads: Heads) -> bool:
-    """Whether these heads are in a decoder with an encoder."""
+    """Whether the heads are in the decoder of an encoder-decoder."""
     return heads.stack == "decoder" and "encoder" in model.config.stacks
 
 
 def tokenizer_of(model: Model, heads: Heads) -> Tokenizer:
     """The tokenizer of the heads' queries."""
-    assert model.tokenizer is not None  # a `Reading` ensures it
+    assert model.tokenizer is not None  # `Reading` ensures it
     return target_tokenizer(model) if is_paired(model, heads) else model.tokenizer
 
 
 def mask_of(model: Model, heads: Heads) -> int | None:
-    """The mask token for these heads; None without one, or if they see no later word."""
+    """The mask token for these heads; None without one, in cross-attention, or if they see no later word."""
     alone = heads.attention == "self" and not heads.causal and model.tokenizer is not None
     return tokenizer_of(model, heads).mask_id if alone else None
 
 
 def shown_to(model: Model, heads: Heads, text: AnnotatedText) -> AnnotatedText:
-    """The text of the heads' queries: in a decoder with an encoder, the target if there is one."""
+    """The text of the heads' queries: in the decoder of an encoder-decoder, the target if there is one."""
     if text.target is None or not is_paired(model, heads):
         return text
     return AnnotatedText.plain(text.target, text.document)
 
 
 def least_target(model: Model, count: int) -> Tensor | None:
-    """The shortest input of a decoder while its encoder is read; None for one stack."""
+    """The shortest decoder input, for reading only the encoder; None for one stack."""
     if len(model.config.stacks) == 1:
         return None
     return torch.full((count, 1), model.config.target_start or 0)
@@ -131,7 +131,7 @@ class TokenIds(Tokenizer):
         return super().pieces(text)
 
     def around(self, prefix: tuple[int, ...], suffix: tuple[int, ...]) -> "TokenIds":
-        """The same, with ids around every text."""
+        """A copy that puts ids around every text."""
         tokenizer = copy.copy(self)
         tokenizer.prefix, tokenizer.suffix = prefix, suffix
         return tokenizer
@@ -152,15 +152,15 @@ def by_ids(model: AnyModel) -> AnyModel:
 
 @dataclass(frozen=True)
 class Sample:
-    """The beginnings of some documents of one half of a corpus, the same in every run.
+    """The beginnings of some documents in one half of a corpus, the same in every run.
 
-    Only the first words of each are read: documents, not rows, make intervals narrow.
+    We read only the first words of each, because documents, not rows, make intervals narrow.
     """
 
     corpus: Iterable[AnnotatedText]
     half: Literal[0, 1]
     documents: int
-    words: int  # of each document, at most; a longer text is cut, after a sentence if possible
+    words: int  # most words per document; longer texts are cut, after a sentence if possible
 
     def __iter__(self) -> Iterator[AnnotatedText]:
         room: dict[str, int] = {}
@@ -177,7 +177,7 @@ class Sample:
 
 
 def _beginning(text: AnnotatedText, n_words: int) -> AnnotatedText:
-    """As many whole sentences as fit, or the first words if none does."""
+    """As many whole sentences as fit, or the first words if no sentence fits."""
     if len(text.words) <= n_words or text.target is not None:
         return text
     stops = [start for start in text.sentence_starts if 0 < start <= n_words]
@@ -185,15 +185,15 @@ def _beginning(text: AnnotatedText, n_words: int) -> AnnotatedText:
 
 
 def makes_rows(model: Model, heads: Heads) -> bool:
-    """Whether rows of these heads can be computed without whole patterns."""
+    """Whether these heads' rows can be computed without whole patterns."""
     return isinstance(model, Transformer) and heads.attention == "self"
 
 
 class Pass:
-    """One lazy pass of a model over texts; `tokens` are those of the heads' queries.
+    """One lazy pass of a model over texts; `tokens` are the heads' queries.
 
-    If only rows are used, no pattern is made, for a fraction of the time and memory. The first stack reads `read`, a
-    decoder after an encoder reads `target`.
+    If only rows are used, no whole pattern is computed, which takes a fraction of the time and memory. The first stack
+    reads `read`, a decoder after an encoder reads `target`.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Pass:
         *,
         few_rows: bool = False,
     ):
-        """`norms` also weighs the patterns by the norm of the output; with `few_rows`, whole patterns are not used."""
+        """`norms` also weights patterns by the norm of the output; `few_rows` promises to use no whole pattern."""
         self.model, self.heads, self.norms, self.few_rows = model, heads, norms, few_rows
         self.tokens = TokenBatch.from_rows(ids).to(model.device)
         self.source = None if sources is None else TokenBatch.from_rows(sources).to(model.device)
@@ -216,7 +216,7 @@ class Pass:
 
     @cached_property
     def whole(self) -> tuple[Pattern, Pattern | None]:
-        """The pattern of every head, layer by layer, and the same by norm."""
+        """Every head's pattern, layer by layer, and the same weighted by norm (None without `norms`)."""
         if self.norms is None:
             pattern, by_norm = read_patterns(self.model, self.read, self.site, self.target), None
         else:
@@ -232,7 +232,7 @@ class Pass:
 
     @cached_property
     def few(self) -> FewRows | None:
-        """The source of single rows; None if whole patterns were read first, or there is no other way."""
+        """The source of single rows; None if whole patterns were read first, or are the only way."""
         if not self.few_rows or "whole" in self.__dict__ or not makes_rows(self.model, self.heads):
             return None
         assert isinstance(self.model, Transformer)
@@ -241,10 +241,10 @@ class Pass:
 
 @dataclass(frozen=True)
 class Attended:
-    """The patterns of a batch, all heads on one axis, layer by layer: given, or from a pass."""
+    """The patterns of a batch, with all heads on one axis, layer by layer: given, or from a pass."""
 
     source: Pattern | Pass
-    by_norm: bool = False  # of a pass: weighed by the norm of the output
+    by_norm: bool = False  # if from a pass: weighted by the norm of the output
 
     @property
     def pattern(self) -> Pattern:
@@ -259,5 +259,5 @@ class Attended:
         if few is not None:
             rows = few.rows(prompt, query, by_norm=self.by_norm)
             if not bool(rows.isnan().any()):
-                return rows  # else whole patterns say what is undefined
+                return rows  # else whole patterns raise, naming what is undefined
         return rows_at(self.pattern, prompt, query)

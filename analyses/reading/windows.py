@@ -1,6 +1,6 @@
-"""Texts as a model can read them: whole if they fit its context, else in overlapping windows.
+"""How does a model read a text? Whole if it fits the context, else in overlapping windows.
 
-Windows overlap by half. A word is scored once, in the window with the most text before it.
+Windows overlap by half. Each word is scored once, in the window with the most text before it.
 """
 
 from bisect import bisect_left, bisect_right
@@ -28,10 +28,10 @@ from interp.visibility import Visibility
 
 Progress = Callable[[int], object]
 T = TypeVar("T")
-MASKED = 0.15  # of a text's tokens, at most, as in training (Devlin 2019)
-_POOL = 256  # windows sorted by length together, so that batches need little padding
-_PATTERN_ELEMENTS = 4_000_000  # of all heads of one batch, to limit memory
-_TOKENS = 1024  # of one batch without patterns: enough to fill a processor
+MASKED = 0.15  # the largest share of tokens to mask, as in training (Devlin 2019)
+_POOL = 256  # windows to sort by length together, so batches need little padding
+_PATTERN_ELEMENTS = 4_000_000  # for all heads of one batch, to limit memory
+_TOKENS = 1024  # per batch without patterns: enough to fill a processor
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,19 @@ class Window:
     stop: int  # after the last word shown
     scored_from: int  # earlier windows score the words before this one
     ids: tuple[int, ...]
-    word_of: tuple[int, ...]  # the word of the text that each token belongs to; NO_WORD for none
+    word_of: tuple[int, ...]  # the text's word that each token belongs to; NO_WORD for none
     special: tuple[bool, ...]
     source: tuple[int, ...] | None = None  # what the encoder reads while a decoder reads `ids`
 
     @cached_property
     def pieces(self) -> list[int]:
-        """How many tokens each shown word has, from `start` on."""
+        """The number of tokens of each shown word, from `start` on."""
         count = Counter(self.word_of)
         return [count[word] for word in range(self.start, self.stop)]
 
     @cached_property
     def masks(self) -> tuple[Bool[Tensor, " column"], Bool[Tensor, " column"]]:
-        """The columns without a special token, and those of them that this window scores."""
+        """Masks of the columns without a special token, and of those that this window scores."""
         content, words = ~torch.tensor(self.special), torch.tensor(self.word_of)
         return content, content & ((words == NO_WORD) | (words >= self.scored_from))
 
@@ -80,7 +80,7 @@ class Window:
 
     @cached_property
     def rows(self) -> Rows:
-        """Its tokens as a batch of one, all of them visible."""
+        """The window's tokens as a batch of one, all visible."""
         n, (content, scored) = len(self.ids), self.masks
         return Rows(torch.tensor([self.ids]), content[None], scored[None], torch.ones(1, n, n, dtype=torch.bool))
 
@@ -91,7 +91,7 @@ class Window:
         return self.text.text[spans[self.start][0] : spans[self.stop - 1][1]]
 
     def shows(self, word: int) -> bool:
-        """Whether the word is shown with a token of its own."""
+        """Whether the window shows the word with a token of its own."""
         return self.start <= word < self.stop and self.pieces[word - self.start] > 0
 
     def scores(self, word: int) -> bool:
@@ -100,7 +100,7 @@ class Window:
 
 
 def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
-    """The function, cached by the text's identity, because hashing a novel takes long."""
+    """Cache a function by the text's identity, because hashing a novel takes long."""
     recent: dict[int, tuple[AnnotatedText, T]] = {}
 
     def recall(text: AnnotatedText) -> T:
@@ -114,7 +114,7 @@ def by_text(make: Callable[[AnnotatedText], T]) -> Callable[[AnnotatedText], T]:
 
 
 def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Counter[str]) -> Iterator[Window]:
-    """The windows of one text; `counts` counts its peculiarities."""
+    """The windows of one text; `counts` gets its tokens and what was cut or left out."""
     pieces = tokenizer.pieces(text.text)
     word_of = align(pieces.spans, text.word_spans, text.text)
     prefix, suffix = ([NO_WORD] * len(ids) for ids in (tokenizer.prefix, tokenizer.suffix))
@@ -132,7 +132,7 @@ def windows(text: AnnotatedText, tokenizer: Tokenizer, n_ctx: int, counts: Count
     begin, scored = 0, 0
     while True:
         end = len(pieces.ids)
-        if end > begin + room:  # no word is cut
+        if end > begin + room:  # do not cut a word
             whole = bisect_right(starts, begin + room)
             end = starts[whole - 1] if whole else 0
         if end <= begin:
@@ -161,8 +161,8 @@ class Batch:
     """Windows read together, with every head's attention: heads of all layers on one axis, layer by layer.
 
     `rows` describes the query tokens; in cross-attention, `crossing` describes queries and keys. `weighted` is the
-    attention weighed by the norm of the output, if the reading has it. Both are computed on first use; if you need few
-    rows, take `attention.rows`.
+    attention weighted by the norm of the output, if the reading has it. Attention is computed on first use; if you need
+    few rows, use `attention.rows`.
     """
 
     windows: list[Window]
@@ -180,13 +180,13 @@ class Batch:
 
     @property
     def by_norm(self) -> "Batch":
-        """The same rows, with attention weighed by the norm of the output."""
+        """The same batch, with attention weighted by the norm of the output."""
         assert self.weighted is not None
         return replace(self, attention=self.weighted, weighted=None)
 
     @property
     def device(self) -> torch.device:
-        """The device of its tensors."""
+        """The device of the tensors."""
         return self.tokens.ids.device
 
     @cached_property
@@ -214,9 +214,9 @@ class Batch:
     def by_word(
         self, values: Callable[[AnnotatedText], Sequence[int] | None], *, are_words: bool = False
     ) -> Int[Tensor, "prompt word"]:
-        """A number for each shown word, from numbers for its text's words; -1 for none.
+        """A number for each shown word, from `values` for all words of its text; -1 for none.
 
-        With `are_words`, the numbers are words of the text, and are counted in the window.
+        With `are_words`, the numbers are word indices of the text, which become indices in the window.
         """
         by_prompt = np.full(tuple(self.pieces.shape), -1)
         for prompt, window in enumerate(self.windows):
@@ -235,8 +235,8 @@ class Batch:
 class Reading:
     """A corpus read by a model: batches of patterns, and counts of what was read and left out.
 
-    A model without a tokenizer reads texts of token ids. `weighted` also weighs the patterns by the norm of the output,
-    in the same pass. If all readers only use `few_rows`, batches are as large as without patterns.
+    A model without a tokenizer reads texts of token ids. `weighted` also weights patterns by the norm of the output, in
+    the same pass. If all readers use only `few_rows`, batches are as large as without patterns.
     """
 
     model: Model
@@ -283,7 +283,7 @@ class Reading:
                 self.progress(number)
 
     def _with_source(self, window: Window, text: AnnotatedText) -> Window | None:
-        """A decoder's window with the encoder's input: the text's source, or the same words."""
+        """A decoder's window with the encoder's input: the text's source, or the same words; None if it is too long."""
         whole = window.stop - window.start == len(window.text.words)
         if text.target is not None and not whole:
             self.counts["targets left out: longer than the decoder's context"] += window.start == 0
@@ -297,7 +297,7 @@ class Reading:
         return replace(window, source=tuple(source))
 
     def batched(self, pool: Sequence[Window]) -> Iterator[list[Window]]:
-        """The windows in batches of similar length, as many as memory should hold."""
+        """The windows in batches of similar length, as large as memory allows."""
 
         def fits(size: int, longest: Window) -> bool:
             length = max(len(longest.ids), len(longest.source or ()))
@@ -317,7 +317,7 @@ class Reading:
 def read_batch(
     model: Model, heads: Heads, windows: list[Window], norms: NormWeighted | None = None, *, few_rows: bool = False
 ) -> Batch:
-    """Windows with the attention of some heads, from one pass of the model; `norms` also weighs it."""
+    """Windows with the attention of some heads, from one pass of the model; `norms` also weights it."""
     sources = [window.source for window in windows if window.source is not None]
     reading = Pass(model, heads, [window.ids for window in windows], sources or None, norms, few_rows=few_rows)
     tokens, source = reading.tokens, reading.source

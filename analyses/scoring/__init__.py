@@ -1,1 +1,1 @@
-"""One scorer: what heads and the simplest rules choose, and whether a head does more than a rule."""
+"""What do heads and the simplest rules choose, by one scorer, and does a head do more than a rule?"""

@@ -1,7 +1,7 @@
-"""Which earlier mention does a pronoun refer to? The items of antecedent selection, and the baselines to beat.
+"""Which earlier mention does a pronoun refer to? Items of antecedent selection, and baselines to beat.
 
-An item is one pronoun and the head words of the mentions before it. A baseline gives each candidate a score, as a head
-gives it attention, so one scorer judges both.
+An item is one pronoun and the head words of the mentions before it. A baseline scores each candidate, as a head
+attends to it, so one scorer judges both.
 """
 
 from bisect import bisect_right
@@ -19,32 +19,32 @@ _ARGUMENTS = {"nsubj", "nsubj:pass", "obj", "iobj"}
 
 @dataclass(frozen=True)
 class AntecedentItem:
-    """One pronoun with the words it might refer to. The tuples have one value a candidate, in text order."""
+    """One pronoun with the words it may refer to. Tuples have one value per candidate, in text order."""
 
-    pronoun: int  # index of the pronoun among the words of its text
+    pronoun: int  # word index of the pronoun in its text
     form: str  # the pronoun in lower case
-    candidates: tuple[int, ...]  # indices of the head words of the mentions before it, ascending
-    correct: tuple[bool, ...]  # whether the candidate is in the pronoun's chain: at least one is, one is not
-    genders: tuple[str | None, ...]  # of the candidate, by its words; None if unknown
-    forms: tuple[str, ...]  # the candidates' head words in lower case
-    capitals: tuple[bool, ...]  # whether the head word has a capital, as names have (and first words of sentences)
-    sentences: tuple[int, ...]  # the number of its sentence
-    roles: tuple[str | None, ...]  # its dependency relation, if the text is parsed
-    role: str | None  # the pronoun's
+    candidates: tuple[int, ...]  # word indices of the heads of earlier mentions, ascending
+    correct: tuple[bool, ...]  # whether a candidate is in the pronoun's chain; at least one is, and one is not
+    genders: tuple[str | None, ...]  # a candidate's gender by its words; None if unknown
+    forms: tuple[str, ...]  # a candidate's head word in lower case
+    capitals: tuple[bool, ...]  # whether the head word has a capital, like names (and first words of sentences)
+    sentences: tuple[int, ...]  # the number of a candidate's sentence
+    roles: tuple[str | None, ...]  # a candidate's dependency relation, if the text is parsed
+    role: str | None  # the pronoun's relation
 
     def keeping(self, numbers: Sequence[int]) -> "AntecedentItem":
-        """The item with some of its candidates."""
+        """The item reduced to some of its candidates."""
         names = [each.name for each in fields(self) if isinstance(getattr(self, each.name), tuple)]
         return replace(self, **{name: tuple(getattr(self, name)[number] for number in numbers) for name in names})
 
     @cached_property
     def compatible(self) -> tuple[bool, ...]:
-        """Whether a candidate fits the pronoun: by its known gender, or as a name."""
+        """Whether a candidate fits the pronoun, by known gender or because it looks like a name."""
         return self._fitting({PRONOUNS.get(self.form)})
 
     @cached_property
     def person(self) -> tuple[bool, ...]:
-        """Whether a candidate may be a person: by its known gender, or as a name."""
+        """Whether a candidate may be a person, by known gender or because it looks like a name."""
         return self._fitting({PRONOUNS[form] for form in GENDERED})
 
     def _fitting(self, genders: Collection[str | None]) -> tuple[bool, ...]:
@@ -55,15 +55,15 @@ class AntecedentItem:
 
     @property
     def named(self) -> bool:
-        """Whether the nearest true antecedent is a name or a noun, so an earlier pronoun does not solve the item."""
+        """Whether the nearest true antecedent is a name or a noun, not merely an earlier pronoun."""
         return not is_pronoun(self.forms[_last(self.correct)])
 
 
 def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = None) -> list[AntecedentItem]:
     """The pronouns of one text that have both a right and a wrong candidate before them, in order.
 
-    Mentions that share a head word are one candidate, right if any of them is. `pronouns` are forms in lower case; by
-    default he, him, his, himself, she, her, hers, herself. A text without chains has no items.
+    Mentions that share a head word are one candidate, which is right if any of them is. `pronouns` are forms in lower
+    case, by default he, him, his, himself, she, her, hers, herself. A text without chains has no items.
     """
     return items_and_left_out(text, pronouns)[0]
 
@@ -71,7 +71,7 @@ def antecedent_items(text: AnnotatedText, pronouns: Collection[str] | None = Non
 def items_and_left_out(
     text: AnnotatedText, pronouns: Collection[str] | None = None
 ) -> tuple[list[AntecedentItem], list[tuple[int, str]]]:
-    """The `antecedent_items`, and the pronouns that make no item, with the reason, in order."""
+    """The `antecedent_items`, and each pronoun that makes no item with the reason, in order."""
     forms = frozenset(GENDERED if pronouns is None else pronouns)
     mentions = sorted(text.mentions or (), key=lambda mention: (mention.head, mention.end - mention.start))
     gender_of = cache(lambda number: gender(text, mentions[number]))  # a mention is a candidate of every later pronoun
@@ -95,12 +95,12 @@ def items_and_left_out(
 def _item(
     text: AnnotatedText, pronoun: Mention, mentions: Sequence[Mention], gender_of: Callable[[int], str | None]
 ) -> AntecedentItem:
-    """The pronoun and the mentions before it; `mentions` are sorted by head, the shortest of a head first."""
+    """The item of a pronoun; `mentions` are sorted by head, with the shortest mention of a head first."""
     candidates, correct, genders = [], [], []
     for number, mention in enumerate(mentions):
         if mention.head >= pronoun.start:
             break
-        if mention.end > pronoun.start:  # "the man who lost his hat" is not before "his"
+        if mention.end > pronoun.start:  # "the man who lost his hat" does not end before "his"
             continue
         right = mention.chain == pronoun.chain
         if candidates and candidates[-1] == mention.head:
@@ -108,7 +108,7 @@ def _item(
         else:
             candidates.append(mention.head)
             correct.append(right)
-            genders.append(gender_of(number))  # of the shortest: "Tim" of "Tim and Sue"
+            genders.append(gender_of(number))  # of the shortest mention: "Tim", not "Tim and Sue"
     relations = text.relations
     return AntecedentItem(
         pronoun=pronoun.head,
@@ -136,7 +136,7 @@ def _one_hot(item: AntecedentItem, choice: int) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Chooser(Rival):
-    """A rival all of whose attention is on one candidate."""
+    """A rival that puts all attention on one candidate."""
 
     choice: Callable[[AntecedentItem], int]
 
@@ -146,27 +146,27 @@ def _chooser(name: str, choice: Callable[[AntecedentItem], int]) -> Chooser:
 
 
 def _last_that(name: str, fits: Callable[[AntecedentItem], Sequence[bool]]) -> Chooser:
-    """Chooses the last mention that fits, else the nearest."""
+    """A rival that chooses the last mention that fits, else the nearest."""
     return _chooser(name, lambda item: _last(fits(item)))
 
 
 def _same_gender(item: AntecedentItem) -> list[bool]:
     """Mentions known to have the pronoun's gender, else those of unknown gender.
 
-    With both at once, the last thing or place wins: 63% on LitBank, not 83%.
+    Accepting both at once, the last thing or place wins: 63% on LitBank, not 83%.
     """
     gender = PRONOUNS.get(item.form)
     return [each == (gender if gender in item.genders else None) for each in item.genders]
 
 
 def _same_role(item: AntecedentItem) -> Sequence[bool]:
-    """Compatible mentions with the pronoun's relation (parallel function), else all compatible ones."""
+    """Compatible mentions with the pronoun's relation (parallel function), else all compatible mentions."""
     fits = [ok and role == item.role for ok, role in zip(item.compatible, item.roles, strict=True)]
     return fits if item.role and any(fits) else item.compatible
 
 
 def _leftmost(item: AntecedentItem, fitting: Sequence[bool]) -> int:
-    """The first mention that fits in the nearest sentence that has one (after Hobbs 1978), else the nearest."""
+    """The first fitting mention of the nearest sentence that has one (after Hobbs 1978), else the nearest mention."""
     pairs = [*zip(item.sentences, fitting, strict=True)]
     last = max((sentence for sentence, fits in pairs if fits), default=None)
     first = (number for number, (sentence, fits) in enumerate(pairs) if fits and sentence == last)
@@ -181,7 +181,7 @@ RIVALS = (
     *_POSITIONAL,
     _last_that("same gender", _same_gender),
     _last_that("same form", lambda item: [form == item.form for form in item.forms]),
-    _last_that("name or gender", lambda item: item.compatible),  # of its gender, or like a name
+    _last_that("name or gender", lambda item: item.compatible),  # of the pronoun's gender, or like a name
     _chooser("leftmost person", lambda item: _leftmost(item, item.compatible)),
     _last_that("same role", _same_role),
     _LAST_ARGUMENT,

@@ -1,4 +1,4 @@
-"""Which words of a text is a label about? The query words, and for each the targets that a head with the label finds.
+"""Which words of a text is a label about? Its query words, each with the targets that a head with the label finds.
 
 The rows and keys come from the label's measure (`Measure.keys_of`), so an example shows what was measured.
 """
@@ -29,7 +29,7 @@ class Question:
 
 
 def any_of(measures: Sequence[Measure]) -> Measure:
-    """The first of some measures, with the claims of all: for a head that looks at several near tokens."""
+    """The first of some measures, with the claims of all, for a head that looks at several near tokens."""
     first, *rest = measures
     if not rest:
         return first
@@ -44,7 +44,7 @@ def any_of(measures: Sequence[Measure]) -> Measure:
 
 
 def askers(measure: Measure, window: Window, *, causal: bool) -> list[int]:
-    """The rows of a window that see a key which the measure claims, in order."""
+    """The rows of a window that see a claimed key, in order."""
     claims = measure.keys_of(window).items()
     return sorted(
         row for row, keys in claims if any(key in window.content and not (causal and key > row) for key in keys)
@@ -52,10 +52,10 @@ def askers(measure: Measure, window: Window, *, causal: bool) -> list[int]:
 
 
 def questions(measure: Measure, label: str, batch: Batch, *, causal: bool) -> list[list[Question]]:
-    """The questions of a label in each text of a batch, in the order of its words, with visible targets only.
+    """A label's questions in each text of a batch, in word order, with visible targets only.
 
-    The label is the measure's, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`). A head
-    chooses among mentions for an antecedent, among other words if the measure is about words, else among all words.
+    The label is the measure's, or the rule that a head follows instead (`rule:last VERB`, `rule:any->NOUN`). For
+    antecedents, a head chooses among mentions; for measures of words, among other words; else among all words.
     """
     called = Label.parse(label)
     rule = called.name if called.kind == "rule" else ""
@@ -82,7 +82,7 @@ def _from_words(by_word: dict[int, set[int]], window: Window, *, causal: bool, o
 
 
 def _claimed(measure: Measure, window: Window) -> dict[int, set[int]]:
-    """By query word, the words of its claimed keys; tokens outside words are left out."""
+    """For each query word, the words of its claimed keys; tokens outside words are left out."""
     by_word: dict[int, set[int]] = {}
     for row, keys in measure.keys_of(window).items():
         by_word.setdefault(window.word_of[row], set()).update(window.word_of[key] for key in keys)
@@ -96,7 +96,7 @@ def _of_tag(window: Window, tag: str) -> dict[int, set[int]]:
 
 
 def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> list[dict[int, set[int]]]:
-    """From each query word to the word that the rule chooses."""
+    """For each query word, the word that the rule chooses."""
     items = Items.from_batch(batch, pairs_of(measure), np.zeros(1, dtype=int), causal=causal)
     by_prompt: list[dict[int, set[int]]] = [{} for _ in batch.windows]
     columns: Sequence[list[int]] = [each.tolist() for each in (items.prompt, items.query, rule(items))]
@@ -106,7 +106,7 @@ def _of_rule(measure: Measure, rule: Rival, batch: Batch, *, causal: bool) -> li
 
 
 def _of_mentions(measure: Measure, rule: str, window: Window) -> list[Question]:
-    """From each eligible pronoun, or the word before it, to its targets among all mentions before it."""
+    """For each eligible pronoun (or the word before it), its targets among all earlier mentions."""
     claims, rules, questions = measure.keys_of(window), {each.name: each for each in measure.rivals}, []
     for item in antecedent_items(window.text):
         row = window.columns.get(item.pronoun, [-1])[0] - measure.foretells

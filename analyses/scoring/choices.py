@@ -1,7 +1,7 @@
-"""Which word does a head choose from a query word, and is it a right one?
+"""Which word does a head choose from a query word, and is it right?
 
-Relations, a user's pairs and antecedents go through this one scorer, with their rivals, null and rules. A query word's
-highest choice is searched once for all its items.
+Relations, a user's pairs and antecedents share this scorer, with their rivals, null and rules. A query word's highest
+choice is computed once for all its items.
 """
 
 import random
@@ -39,7 +39,7 @@ _TAGS = {tag: number for number, tag in enumerate(DECLARED["tags"]["universal"].
 class Items:
     """Questions about a batch: the prompt, the query word (counted in the window) and the measure of each.
 
-    `picks` has the choices of rules that cannot read them off the items, by name; None: all words alike.
+    `picks` has, by name, the choices of rules that cannot read them off the items; None: all words alike.
     """
 
     batch: Batch
@@ -54,10 +54,10 @@ class Items:
     def from_batch(
         batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], unseen: np.ndarray, *, causal: bool, sign: int = 1
     ) -> "Items":
-        """The pairs of different words that a batch shows, from the sorted `pairs` of its texts.
+        """The visible pairs of different words in a batch, from the sorted `pairs` of its texts.
 
-        Items with an invisible target are added to `unseen`, by measure. A causal stack sees no word after the query;
-        in a `turned` batch (`sign` -1), none before it.
+        Items with an invisible target are counted in `unseen`, by measure. A causal stack sees no word after the query;
+        in a `turned` batch (`sign` -1), it sees none before.
         """
         rows: list[tuple[int, int, int, int]] = []
         for prompt, window in enumerate(batch.windows):
@@ -82,7 +82,7 @@ class Items:
         return len(self.prompt)
 
     def masked(self, mask_id: int) -> "Items":
-        """The items with a masked query word."""
+        """The items whose query word is masked."""
         first = self.batch.first_piece[self.prompt, self.query]
         keep, names = self.batch.tokens.ids[self.prompt, first] == mask_id, ("prompt", "query", "column")
         return replace(self, **{name: getattr(self, name)[keep] for name in (*names, "candidates", "right")})
@@ -98,26 +98,26 @@ class Items:
         return nulls.distance_bin(self.words - self.query[:, None])
 
     def choice(self, rule: Rival) -> Int[Tensor, " item"] | None:
-        """The word that a rule chooses, negative if it has none; None for a rule that takes all words alike."""
+        """The word that a rule chooses, negative if there is none; None for a rule that takes all words alike."""
         if rule.name in self.picks:
             return self.picks[rule.name]
         return None if rule.looks is None else rule(self)
 
     @cached_property
     def by_query(self) -> Int[Tensor, " item"]:
-        """A number for each query and measure: a verb may have several auxiliaries."""
+        """A number for each query and measure, because a query may have several items (a verb's auxiliaries)."""
         n_prompts, n_words = self.batch.pieces.shape
         number = (self.column * n_prompts + self.prompt) * n_words + self.query
         return number.unique(return_inverse=True)[1]
 
     def sought(self, words: Int[Tensor, "item any"]) -> Bool[Tensor, "item any"]:
-        """Whether each word is a target of its query in this measure."""
+        """Whether each word is a target of any item with the same query and measure."""
         right = torch.zeros(len(self), len(self.words), device=words.device)
         return lookup(right.index_add_(0, self.by_query, self.right.float())[self.by_query] > 0, words)
 
     @cached_property
     def kinds(self) -> Int[Tensor, "item word"]:
-        """All that a rule could know of a word: its tag, side and distance bin, and how many of its tag are nearer on
+        """What a rule could know of a word: its tag, side and distance bin, and how many words of its tag are nearer on
         that side (two at most)."""
         tags = self.tags + 1
         up_to = (one_hot(tags, len(_TAGS) + 2) * (self.batch.pieces > 0)[..., None]).cumsum(1)  # prompt word tag
@@ -129,7 +129,7 @@ class Items:
         return (tags * 3 + nearer) * 33 + self.bins + 16
 
     def words_of_kinds(self, n_measures: int) -> np.ndarray:
-        """The number of candidates, and of right ones, of each kind: `2 half measure kind`, by parity of the group."""
+        """The number of candidates, then of right ones, by kind: `2 half measure kind`, by parity of the group."""
         half = self.batch.groups.to(self.prompt)[self.prompt] % 2
         kind = (half * n_measures + self.column)[:, None] * N_KINDS + self.kinds
         counts = [kind[mask & self.candidates].bincount(minlength=2 * n_measures * N_KINDS)
@@ -144,7 +144,7 @@ class Items:
 
     @cached_property
     def tags(self) -> Int[Tensor, "prompt word"]:
-        """The number of each shown word's universal tag: -1 for none, one more than the last for a foreign one."""
+        """The number of each shown word's universal tag; -1 for none, and one above the last for foreign tags."""
         return self.batch.by_word(lambda text: [_TAGS.get(tag, len(_TAGS)) for tag in text.tags or ()])
 
     def nearest(
@@ -157,7 +157,7 @@ class Items:
     ) -> Int[Tensor, " item"]:
         """The nearest shown word with one of the tags on one side of each query, or of `start`; -1 for none.
 
-        With `last_of_run` it must be the last of a run of such words.
+        With `last_of_run`, it must be the last of a run of such words.
         """
         has_tag = torch.isin(self.tags, self.tags.new_tensor([_TAGS[tag] for tag in tags if tag in _TAGS]))
         if last_of_run:
@@ -167,14 +167,14 @@ class Items:
         none = torch.full_like(self.words[:1], -1 if backward else n_words).expand(len(has_tag), 1)
         columns = torch.where(has_tag, self.words, none)
         if backward:
-            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of word - 1 and before it
+            nearest = torch.cat([none, columns.cummax(1).values], 1)  # of words before the index
             return nearest[self.prompt, start.clamp(min=0)]
         nearest = torch.cat([columns.flip(1).cummin(1).values.flip(1), none], 1)
         words = nearest[self.prompt, start + 1]
         return torch.where(words < n_words, words, -1)
 
     def subject_before(self) -> Int[Tensor, " item"]:
-        """The nearest subject of a word before the query, so not the query's; -1 for none."""
+        """The nearest earlier word that is the subject of a word before the query; -1 for none."""
 
         def heads(text: AnnotatedText) -> list[int]:
             subjects = (name.startswith("nsubj") for name in text.relations or ())
@@ -193,19 +193,19 @@ class Items:
 
 @dataclass(frozen=True)
 class _Columns(Attended):
-    """Transposed patterns, each column divided by the number of pieces of its word."""
+    """Transposed patterns, each column divided by its word's number of pieces."""
 
     pieces: Int[Tensor, "prompt position"] = field(kw_only=True)
 
     def rows(self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]) -> Float[Tensor, "row head key"]:
-        """The attention that some keys get."""
+        """The attention that some keys receive."""
         return self.pattern.transpose(-1, -2)[prompt, :, query] / self.pieces[prompt][:, None].to(self.pattern)
 
 
 def turned(batch: Batch) -> Batch:
-    """The same texts with transposed patterns: what each word gets from every word.
+    """The same texts with transposed patterns: the attention that each word receives from every word.
 
-    Pieces are still summed over attended words and averaged over attending ones: here the keys attend.
+    Pieces are still summed for attended words and averaged for attending ones, which here are the keys.
     """
     pieces = batch.pieces.gather(1, batch.word_of.clamp(min=0)).clamp(min=1)
     rows = replace(batch.rows, visible=batch.rows.visible.transpose(-1, -2))
@@ -213,7 +213,7 @@ def turned(batch: Batch) -> Batch:
 
 
 def masked(batch: Batch, pairs: Callable[[AnnotatedText], list[Pair]], mask_id: int) -> Batch:
-    """The same texts, read with masked query words: at random, at most `MASKED` of a window.
+    """The same texts, read with random query words masked, at most a share `MASKED` of a window.
 
     No target of a masked word is masked.
     """
@@ -247,9 +247,9 @@ def lookup(mask: Bool[Tensor, "item word"], words: Int[Tensor, "item any"]) -> B
 
 
 class Judgement(NamedTuple):
-    """Whether each head chose a right word, with the mean and variance if the words of a bin are permuted.
+    """Whether each head chose a right word, with the mean and variance under permutations of each bin's words.
 
-    `choice` is its word, -1 if several tie or none has any attention; `mass` is the attention on it.
+    `choice` is the chosen word (-1 if several tie, or none has any attention), `mass` the attention on it.
     """
 
     right: Float[Tensor, "item head"]
@@ -260,10 +260,10 @@ class Judgement(NamedTuple):
 
 
 class Choices:
-    """The rows of query words, over words: the attention to a word is at the column of its first piece."""
+    """The rows of query words; the attention to a whole word is at the column of its first piece."""
 
     def __init__(self, items: Items, *, predicting: bool = False):
-        """Look up the rows of each query word, once for all its items; or (`predicting`) the row before it."""
+        """Look up each query word's rows, or the row before it (`predicting`), once for all its items."""
         self.items, self.batch = items, items.batch
         word_of, n_words = self.batch.word_of, self.batch.pieces.shape[1]
         number, self.item_query = (items.prompt * n_words + items.query).unique(return_inverse=True)
@@ -279,26 +279,26 @@ class Choices:
 
     @cached_property
     def full(self) -> Judgement:
-        """Every row as it is."""
+        """The judgement with the first position."""
         return self._judge(torch.ones_like(self.word, dtype=torch.bool), without_first=False)[1]
 
     @cached_property
     def removed(self) -> Judgement:
-        """Without the first position, which changes a single row's choice only if it was there."""
+        """The judgement without the first position; a single row's choice changes only if it was there."""
         many_rows, first = self.n_pieces > 1, self.first_word[self.prompt] != NO_WORD
         items_of_words, changed = self._judge(many_rows | first, without_first=True)
         return Judgement(*(old.index_copy(0, items_of_words, new) for old, new in zip(self.full, changed, strict=True)))
 
     @cached_property
     def lost(self) -> tuple[Bool[Tensor, "item head"], Bool[Tensor, " item"]]:
-        """Items with a row that keeps too little without the first position, and items with their target there."""
+        """Items with a row that keeps too little attention without the first position; items whose target is there."""
         gone = (self.scale == 0).to(self.rows)
         by_word = gone.new_zeros(len(self.word), gone.shape[1]).index_add_(0, self.row_query, gone)
         first_word = self.first_word[self.items.prompt, None]
         return by_word[self.item_query] > 0, lookup(self.items.right, first_word)[:, 0]
 
     def beside_rules(self, rules: Sequence[Rival]) -> Outcomes:
-        """The choices of heads and rules, the first position kept."""
+        """The choices of heads and rules, with the first position."""
         items, query, n_words = self.items, self.items.query[:, None], len(self.items.words)
         words = torch.stack([pick for rule in rules if (pick := items.choice(rule)) is not None], 1)
         choice, target, kinds = self.full.choice, (items.right * (items.words + 1)).argmax(1, keepdim=True), items.kinds
@@ -321,7 +321,7 @@ class Choices:
         )
 
     def rival_scores(self, rivals: Sequence[Rival], *, without_first: bool) -> Float[Tensor, "item rival"]:
-        """Whether each rule is right, 0 or 1; or its chance to be."""
+        """Whether each rule is right, 0 or 1; for a rule that takes all words alike, its chance."""
         words, right = [self.items.choice(rule) for rule in rivals], self.items.right
         n_candidates = self._candidates(without_first=without_first).sum(1).clamp(min=1)
         shares = [right.sum(1) / n_candidates if word is None else lookup(right, word[:, None])[:, 0] for word in words]
@@ -340,8 +340,8 @@ class Choices:
         return items.candidates & ~at_first if without_first else items.candidates
 
     def _rows(self) -> tuple[Float[Tensor, "piece head key"], Float[Tensor, "piece head"], Float[Tensor, "piece head"]]:
-        """Attention from each piece of query words to candidates; to the first position, apart; and the factor of rows
-        without that position."""
+        """The attention of query words' pieces to candidates, that to the first position, and the factor by which rows
+        grow without that position."""
         prompt, word_of = self.prompt[self.row_query], self.batch.word_of
         rows = self.batch.attention.rows(prompt, self.piece)
         scale = Sink.from_pattern(rows[:, :, None]).scale[:, :, 0]
@@ -359,7 +359,7 @@ class Choices:
             (columns,) = in_pieces[number].nonzero(as_tuple=True)
             first_columns = (first[number, :, None] == columns).to(
                 rows
-            )  # all of a word at its first piece, 0 at others
+            )  # the sum of a word at its first piece, 0 at others
             added_up = rows[begin:end] @ first_columns
             rows[begin:end].scatter_(-1, columns.expand(added_up.shape), added_up)
         return rows, to_first, scale
@@ -375,7 +375,7 @@ class Choices:
         return pooled
 
     def _judge(self, words: Bool[Tensor, " word"], *, without_first: bool) -> tuple[Int[Tensor, " item"], Judgement]:
-        """The items of some query words, and their judgement."""
+        """The items of some query words (indices), and their judgement."""
         (index,), items = words[self.item_query].nonzero(as_tuple=True), self.items
         pooled, row = self._pooled(words, without_first=without_first), (words.cumsum(0) - 1)[self.item_query[index]]
         score, column, tied = (part[row] for part in selection.highest(pooled))
@@ -387,14 +387,14 @@ class Choices:
         mean = _rate(candidates, correct, bins).gather(1, choice.clamp(min=0)) * (score > 0)
         variance = mean * (1 - mean)
         item, head = tied.nonzero(as_tuple=True)
-        if len(item):  # words that tie for the highest take the plain scorer
+        if len(item):  # ties for the highest need the plain scorer
             columns = self.batch.first_piece[prompt[item]]
             scores = pooled[row[item], head].gather(1, columns)[:, None]
             masks = candidates[item], correct[item]
             plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, bins[item])
             for values, changed in zip((right, mean, variance), plain, strict=True):
                 values[item, head] = changed[:, 0]
-        mass = score / self.n_pieces[self.item_query[index], None]  # a word's rows were added up
+        mass = score / self.n_pieces[self.item_query[index], None]  # rows were summed over pieces
         return index, Judgement(right, mean, variance, torch.where((score > 0) & ~tied, choice, -1), mass)
 
 
@@ -411,10 +411,10 @@ def _rate(
 
 
 class Selections(Readings):
-    """How often heads and rivals choose a right word; `records` keep the choices.
+    """How often heads and rivals choose a right word; `records` keeps the choices.
 
-    The last `masses` of the measures, for the same items as the first, are the share of the candidates' attention that
-    is on right words.
+    The last `masses` measures have the same items as the first ones. They measure the share of the candidates'
+    attention that is on right words.
     """
 
     def __init__(
@@ -431,7 +431,7 @@ class Selections(Readings):
         self.parts = [*self.parts, *([records] if records is not None else [])]
 
     def add_choices(self, choices: Choices, sink: str) -> None:
-        """Add items in one reading, without those that are lost in it."""
+        """Add the items of one reading, except those lost in it."""
         items, removed = choices.items, sink == "removed"
         judged = choices.removed if removed else choices.full
         rivals = choices.rival_scores(self.rivals, without_first=removed)
@@ -457,9 +457,9 @@ class Selections(Readings):
 
 
 class PairScorer(Selections):
-    """Scores pairs of words, in the row of the query.
+    """Scores pairs of words in the row of the query.
 
-    `received` scores who looks at the target instead, `predicting` the row before the query, `mask_id` a masked query.
+    `received` scores attention received instead, `predicting` the row before the query, `mask_id` a masked query.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How is a corpus read once for several questions? Each behaviour's collector sees every batch of patterns."""
+"""How do we read a corpus once for several questions? Each behaviour's collector sees every batch of patterns."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,17 +23,17 @@ from interp.patterns.one_attention import NormWeighted
 from interp.patterns.rows import SINKS
 
 Sinks = Literal["kept", "removed"]
-LOT_WORDS = 3_000  # of texts that are read in one lot, at least
-UNREADABLE = 0.9  # a model to whose tokenizer more of a text is unknown has not read it
+LOT_WORDS = 3_000  # words per lot of texts, at least
+UNREADABLE = 0.9  # if more of a text's tokens are unknown, the model cannot read it
 
 
 class Summed:
-    """Adds up `parts`: each has a `state` of plain values and merges the state of another's of other texts."""
+    """Adds up `parts`, which return a `state` of plain values and `merge` states from other texts."""
 
     parts: Sequence[Any] = ()
 
     def state(self) -> Any:
-        """The sums, in plain values."""
+        """The sums, as plain values."""
         return [part.state() for part in self.parts]
 
     def merge(self, state: Any) -> None:
@@ -43,7 +43,7 @@ class Summed:
 
 
 class Readings(Summed):
-    """Sums of measures with the same rivals, in some readings: heads, then rivals, and the heads' null."""
+    """Sums of measures with the same rivals, in some readings: heads, then rivals; and the heads' null."""
 
     def __init__(self, heads: Heads, measures: Sequence[Measure], sinks: Sequence[Sinks] = SINKS):
         self.measures, self.sinks, self.rivals = measures, sinks, measures[0].rivals
@@ -55,7 +55,7 @@ class Readings(Summed):
     def add_prompts(
         self, groups: Int[Tensor, " prompt"], heads: Mapping[str, Sums], rivals: Mapping[str, Sums]
     ) -> None:
-        """Add what each prompt scored."""
+        """Add each prompt's scores."""
         for sink in self.sinks:
             parts = heads[sink], rivals[sink]
             scores, counts = (torch.cat([getattr(part, name) for part in parts], 1) for name in ("scores", "counts"))
@@ -69,7 +69,7 @@ class Readings(Summed):
         weights: Float[Tensor, "prompt scorer measure"],
         null: Sequence[Float[Tensor, "prompt head measure"]],
     ) -> None:
-        """Add prompts: scores are those of heads and rivals, the null's mean and variance those of heads."""
+        """Add prompts: scores of heads and rivals, and the mean and variance of the heads' null."""
         self.totals[sink].add(groups, scores, weights)
         self.nulls[sink].add(groups, *null)
 
@@ -79,10 +79,10 @@ class Readings(Summed):
 
 
 class Scoring(Summed):
-    """Adds up one behaviour's measures with its `parts`, which `add` batches and say what they `scored`.
+    """Adds up one behaviour's measures with its `parts`, which `add` batches and return what they `scored`.
 
-    `nothing` is the error if no measure had an item. A collector of `few_rows` asks for few of a text's rows
-    (`Batch.attention.rows`), and never for a pattern.
+    `nothing` is the error if no measure had an item. A collector with `few_rows` reads few rows of a text
+    (`Batch.attention.rows`), and never a whole pattern.
     """
 
     few_rows = False
@@ -90,7 +90,7 @@ class Scoring(Summed):
     def __init__(self, model: Model, behaviour: str, heads: Heads | None = None, *, nothing: str = ""):
         self.heads, self.behaviour, self.nothing = heads or Heads.from_model(model), behaviour, nothing
         self.counts: Counter[str] = Counter()
-        self.records: list[Records] = []  # choices, and after the corpus the other arguments of `rules_table`
+        self.records: list[Records] = []  # choices; `lifted`: the last arguments of `rules_table`
         self.lifted: Sequence[Any] = ()
 
     def add(self, batch: Batch) -> None:
@@ -99,7 +99,7 @@ class Scoring(Summed):
             part.add(batch)
 
     def state(self) -> Any:
-        """The sums and counts, in plain values."""
+        """The counts and sums, as plain values."""
         return [self.counts, super().state()]
 
     def merge(self, state: Any) -> None:
@@ -109,11 +109,11 @@ class Scoring(Summed):
         super().merge(sums)
 
     def scored(self) -> list[Scored]:
-        """The sums of each reading."""
+        """The sums of all parts."""
         return [scored for part in self.parts for scored in part.scored()]
 
     def collected(self, reading: Reading) -> Collected | InputError:
-        """The sums once all is read, or why there are none."""
+        """The sums after all is read, or why there are none."""
         try:
             scored = self.scored()
             heads, tokenizer = reading.read, reading.model.tokenizer
@@ -135,7 +135,7 @@ def collect(reading: Reading, collectors: Sequence[Scoring]) -> list[Collected |
 
 
 def read(reading: Reading, collectors: Sequence[Scoring], by_norm: Sequence[Scoring] = ()) -> None:
-    """Show every batch to all collectors; to those `by_norm` as the reading's `weighted` weighs it."""
+    """Show every batch to all collectors; those `by_norm` see attention weighted by `reading.weighted`."""
     reading.few_rows = all(collector.few_rows for collector in (*collectors, *by_norm))
     for batch in reading:
         for collector in collectors:
@@ -151,10 +151,10 @@ Maker = Callable[[Model], Scoring]
 def collect_in_lots(
     reading: Reading, makers: Sequence[Maker], by_norm: Sequence[Maker] = ()
 ) -> list[Collected | InputError]:
-    """The sums of collectors over a corpus that is read in lots of texts, or why there are none.
+    """The sums of collectors over a corpus, read in lots of texts, or why there are none.
 
-    `makers` make each collector of the model, anew for each lot; those `by_norm` get the model as `NormWeighted` has
-    it, and their results follow the others'.
+    `makers` make collectors from the model, anew for each lot. Those `by_norm` get a `NormWeighted` model, and their
+    results follow the others'.
     """
     model, heads = reading.model, reading.read
     _, collectors, weighing = _made(model, heads, makers, by_norm)
@@ -186,7 +186,7 @@ def _made(
 
 
 def lots_of(corpus: Iterable[AnnotatedText]) -> Iterator[list[AnnotatedText]]:
-    """The texts, as many at a time as have `LOT_WORDS` words together."""
+    """The texts in lots of at least `LOT_WORDS` words."""
     lot, words = list[AnnotatedText](), 0
     for text in corpus:
         lot.append(text)
@@ -210,7 +210,7 @@ def _read_lot(
 def measured(
     maker: Maker, model: Model, corpus: Iterable[AnnotatedText], *, seed: int = 0, progress: Progress | None = None
 ) -> Measured:
-    """One behaviour alone: rows of `tables/heads`, every rival's value, and what was read and left out."""
+    """Measure one behaviour alone: the rows of `tables/heads`, rivals' values, and what was read and left out."""
     whole_number("seed", seed)
     (collected,) = collect_in_lots(Reading(model, corpus, progress), [maker])
     if isinstance(collected, InputError):

@@ -1,7 +1,7 @@
-"""Which keys does each simple rule name? From a fixed offset up to the parse and to chains of reference.
+"""Which keys does each simple rule name, from a fixed offset to the parse and to chains of reference?
 
-Some rules name one word (the last verb), others several (every noun). The rules are in four groups, the simplest first;
-each group is judged by what it adds to those before it.
+Some rules name one word (the last verb), others several (every noun). There are four groups of rules, simplest first;
+each is judged by what it adds to those before it.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ POSITION, TOKEN, CLOSEST, RELATED = GROUPS = (
 )
 FIRST, END, ITSELF = "first position", "end token", "itself"
 SAME_FORM, AFTER_SAME_FORM, SAME_CHAIN = "same form", "after the same form", "same chain"
-BEFORE_ALL, BEHIND_ALL = 1 << 20, (1 << 20) + 1  # in place of a word: the special tokens at either end
+BEFORE_ALL, BEHIND_ALL = 1 << 20, (1 << 20) + 1  # instead of a word: special tokens at the start and the end
 TAGS = tuple(tags[0] for tags in CLASSES if len(tags) == 1)
 _FAR = {
     f"{low} {upto} {side}": (sign, low, high)
     for side, sign in (("before", -1), ("after", 1))
     for low, high, upto in ((6, 8, "to 8"), (9, 16, "to 16"), (17, 1 << 20, "or more"))
-}  # words away, beyond `OFFSETS`
+}  # distances in words, beyond `OFFSETS`
 _MENTIONS = [rival for rival in RIVALS if isinstance(rival, Chooser)]
 _EDGES = (*RELATIONS, "another relation")
 
@@ -47,7 +47,7 @@ NAMES: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Pairs:
-    """Queries of a batch, and the keys they see; words are counted in their window."""
+    """Queries of a batch and the keys they see; words are counted in their window."""
 
     batch: Batch
     prompt: Int[Tensor, " item"]
@@ -57,7 +57,7 @@ class Pairs:
 
     @cached_property
     def _index(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Prompt, query and key of each pair; the key is 0 if it is no other word."""
+        """Prompt, query and key of each pair; the key is 0 unless it is another word."""
         prompt, query = self.prompt[self.item], self.query[self.item]
         return prompt, query, torch.where(self.is_other, self.key, 0)
 
@@ -67,7 +67,7 @@ class Pairs:
         return (self.key < BEFORE_ALL) & (self.key != self.query[self.item])
 
     def marks(self) -> Bool[Tensor, "pair name"]:
-        """Which keys each of `NAMES` names."""
+        """True if the rule (`NAMES`) names the pair's key."""
         prompt, query, key = self._index
         away = key - query
         far = [self.is_other & (sign * away >= low) & (sign * away <= high) for sign, low, high in _FAR.values()]
@@ -79,25 +79,25 @@ class Pairs:
 
     @property
     def first_position(self) -> Bool[Tensor, " pair"]:
-        """Whether the key is the first position: a start token, or else the first word."""
+        """Whether the key is the first position: a start token, else the first word."""
         starts = self.batch.word_of[:, 0] < 0
         first = torch.where(starts, BEFORE_ALL, self.batch.word_of[:, 0])
         return self.key == first[self.prompt[self.item]]
 
     @cached_property
     def tags(self) -> Int[Tensor, "prompt word"]:
-        """Each word's number in `TAGS`; -1 for another tag or none."""
+        """The index of each word's tag in `TAGS`; -1 for other tags or none."""
         numbers = {tag: number for number, tag in enumerate(TAGS)}
         return self.batch.by_word(lambda text: [numbers.get(tag, -1) for tag in text.tags or ()])
 
     def tag_pairs(self) -> Int[Tensor, " pair"]:
-        """The tags of query and key as one number, tag x tag; -1 if either has none or the key is the query."""
+        """The tags of query and key as one number; -1 if either has none, or the key is no other word."""
         prompt, query, key = self._index
         tags = self.tags[prompt, query], self.tags[prompt, key]
         return torch.where(self.is_other & (tags[0] >= 0) & (tags[1] >= 0), tags[0] * len(TAGS) + tags[1], -1)
 
     def forms(self, numbers: dict[str, int]) -> Int[Tensor, " pair"]:
-        """The number of the key's form, -1 if it is no other word; new forms are added to `numbers`."""
+        """The number of the key's form, -1 unless it is another word; adds new forms to `numbers`."""
         prompt, _, key = self._index
         return torch.where(self.is_other, self._numbered(numbers)[prompt, key], -1)
 
@@ -105,7 +105,7 @@ class Pairs:
         return self.batch.by_word(lambda text: [numbers.setdefault(word.lower(), len(numbers)) for word in text.words])
 
     def _same_form(self) -> list[Bool[Tensor, " pair"]]:
-        """Other words of the query's form, and words behind one."""
+        """Keys with the query's form, and keys right after one."""
         prompt, query, key = self._index
         form = self._numbered({})
         query_form, previous = form[prompt, query], (key - 1).clamp(min=0)
@@ -113,16 +113,16 @@ class Pairs:
         return [self.is_other & (form[prompt, key] == query_form), self.is_other & is_after]
 
     def _rule_keys(self, words: Int[Tensor, "item rule"]) -> list[Bool[Tensor, " pair"]]:
-        """Whether the key is the choice of each rule (-1: it has none)."""
+        """For each rule, whether the key is its choice; -1 in `words`: no choice."""
         return [self.is_other & (each[self.item] == self.key) for each in words.unbind(1)]
 
     def _by_rule(self, rules: Sequence[Callable[[Items], Tensor]]) -> Int[Tensor, "item rule"]:
-        none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # no targets
+        none = torch.zeros(len(self.query), 0, dtype=torch.bool)  # there are no targets
         items = Items(self.batch, self.prompt, self.query, torch.zeros_like(self.query), none, none)
         return torch.stack([rule(items) for rule in rules], 1)
 
     def _by_mention(self) -> Int[Tensor, "item rule"]:
-        """The mention that each rule of reference chooses for a pronoun."""
+        """The mention that each rule of reference chooses for a pronoun; -1 for other queries."""
         words_by_rule = np.full((*self.batch.pieces.shape, len(_MENTIONS)), -1)
         for prompt, window in enumerate(self.batch.windows):
             for item in antecedent_items(window.text):
@@ -132,7 +132,7 @@ class Pairs:
         return torch.from_numpy(words_by_rule).to(self.query.device)[self.prompt, self.query]
 
     def _related(self) -> list[Bool[Tensor, " pair"]]:
-        """Heads and dependents by relation, and other mentions of the same chain."""
+        """Keys that are heads, then dependents, by relation; then other mentions of the same chain."""
         prompt, query, key = self._index
         numbers = {name: number for number, name in enumerate(RELATIONS)}
         heads = self.batch.by_word(lambda text: text.heads, are_words=True)
@@ -153,7 +153,7 @@ class Pairs:
 
 
 def _chains(text: AnnotatedText) -> list[int] | None:
-    """The number of the chain that a word is the head of a mention of; -1 for others."""
+    """For each word the number of its chain, if it heads a mention; else -1."""
     if not text.mentions:
         return None
     numbers: dict[str, int] = {}

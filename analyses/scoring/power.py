@@ -1,7 +1,7 @@
 """What could have been found here? Planted heads face the tests of real heads, on the same documents.
 
 A planted head makes the strictest rule's choice, but is right in some share of the items on which that rule errs. Its
-success varies over documents as much as that of real heads. `benchmarks.power` plants such heads, and others, in whole
+success varies over documents as much as real heads' does. `benchmarks.power` plants such heads, and others, in whole
 tables.
 """
 
@@ -16,14 +16,14 @@ from analyses.scoring.outcomes import Outcomes
 from interp.statistics import Estimate, estimate
 
 PLANTS = 200
-POWER = 0.8  # the share of planted heads that is found if a head is called detectable
-_TOGETHER = 0.1  # latent correlation of a document's items; that of right and wrong is .05:
-# the mean over heads of the default and MiniLM and relations of EWT (342 pairs)
-_STEPS = 7  # of the search between no hard item and all: to a hundredth
+POWER = 0.8  # a head is detectable if tests find this share of planted ones
+_TOGETHER = 0.1  # latent correlation of a document's items; the observed one is .05, the mean over
+# heads of the default model and MiniLM and relations of EWT (342 pairs)
+_STEPS = 7  # bisections between no hard item and all: precise to a hundredth
 
 
 def bar(p: np.ndarray, rate: float) -> float:
-    """The largest p at which one more test would be called (Benjamini & Hochberg 1995)."""
+    """The largest p at which one more test would be significant (Benjamini & Hochberg 1995)."""
     levels = rate * np.arange(1, len(p) + 2) / (len(p) + 1)
     reached = np.searchsorted(np.sort(p), levels, side="right") >= np.arange(len(levels))
     return float(levels[reached].max(initial=0.0))
@@ -31,21 +31,21 @@ def bar(p: np.ndarray, rate: float) -> float:
 
 @dataclass(frozen=True)
 class HardItems:
-    """The items on which the strictest rule chooses no target, and sums of all others.
+    """The items on which the strictest rule chooses no target, and sums over all others.
 
-    Excess is how often a choice is right beyond the rate of its kind of word (`Records.kinds`).
+    Excess is how often a choice is right, beyond the rate of its kind of word (`Records.kinds`).
     """
 
-    groups: np.ndarray  # hard item group: 1 where it is of the group
-    first: np.ndarray  # hard item: whether one choice can be right for it
-    excess: np.ndarray  # 2 x hard item: of the rule's choice, of the right one
-    second: np.ndarray  # hard item: whether the best rule on these is right
+    groups: np.ndarray  # hard item group: 1 if the item is in the group
+    first: np.ndarray  # hard item: whether a choice counts as right for it
+    excess: np.ndarray  # 2 x hard item: excess of the rule's choice, then of the right one
+    second: np.ndarray  # hard item: whether the best rule on hard items is right
     items: np.ndarray  # group: the number of all items
-    easy_excess: np.ndarray  # group: of the rule's choices on all others
+    easy_excess: np.ndarray  # group: excess of the rule's choices on all other items
 
     @staticmethod
     def of(items: Outcomes, best: int, second: int, rates: np.ndarray) -> "HardItems":
-        """The items that are hard for the rule `best`; `rates` are by kind of word."""
+        """The items that are hard for the rule `best`; `rates` has a rate per kind of word."""
         hard, one = ~items.sought[:, best], np.ones(len(items.groups))
         excess = np.stack([items.hits[:, best], items.first]) - rates[[items.rule_kinds[:, best], items.target_kind]]
         return HardItems(
@@ -58,9 +58,9 @@ class HardItems:
         )
 
     def detectable(self, beats: float, beyond: float, seed: int) -> float:
-        """The share of hard items in which a head must be right to be found in `POWER` of cases, by p below either bar.
+        """The share of hard items that a head must get right to be found in `POWER` of cases, with p below either bar.
 
-        NaN if even a head that is right in all of them is not.
+        NaN if even a head that gets all of them right is not found that often.
         """
         rng, shape = np.random.default_rng(seed), (self.groups.shape[1], PLANTS)
         of_items = rng.standard_normal((len(self.first), PLANTS)) * math.sqrt(1 - _TOGETHER)
@@ -74,7 +74,7 @@ class HardItems:
         return high
 
     def power(self, right: np.ndarray, beats: float, beyond: float) -> float:
-        """The share of planted heads that is found; they are `right` (hard item x head) or make the rule's choice."""
+        """The share of planted heads that tests find; each is `right` (hard item x head) or makes the rule's choice."""
         hits, n = right & self.first[:, None], self.groups.sum(0)[:, None]
 
         def over(values: np.ndarray, weights: np.ndarray, rest: np.ndarray | float = 0.0) -> Estimate:

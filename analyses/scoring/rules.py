@@ -1,10 +1,10 @@
-"""Is a head about syntax, or would the simplest rule do as well? And could this text show the difference?
+"""Is a head about syntax, or does the simplest rule do as well? And could this text show the difference?
 
 A head that looks from objects to their verbs may only look at the last verb. Items on which that rule and the tree
 differ are hard. A head has two rivals: the rule that is right most often, and the rule that its choices follow best. A
-head that `BEATS` them is also right more often than the first on all items; one that is `BEYOND` the rule is so on hard
-items only. If even a perfect head would be neither, we cannot tell (`analyses.scoring.power`). A head that looks from
-verbs to nouns may look at nouns from anywhere: its rival is itself, from words of other tags.
+head that `BEATS` them is also right more often than the first on all items; one that is `BEYOND` the rule, only on hard
+items. If even a perfect head would be neither, we cannot tell (`analyses.scoring.power`). A head that looks from verbs
+to nouns may look at nouns from any word: its rival is itself, from words of other tags.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,21 +30,21 @@ from interp.statistics import Estimate, benjamini_hochberg, estimate
 
 RULE_COLUMNS: list[str] = DECLARED["tables"]["rules"].split()
 BEATS, BEYOND, CANNOT_TELL, EQUIVALENT, WORSE = "beats", "beyond the rule", "cannot tell", "equivalent", "worse"
-FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # hard items and their documents: fewer say nothing
-PREDICTED, MASS = 0.7, 0.3  # a rule names a head if it surely predicts so many choices, with so much attention
-AS_GOOD = 0.05  # a simpler rule that predicts only this much less names the head
+FEWEST_ITEMS, FEWEST_DOCUMENTS = 30, 8  # hard items, and their documents: with fewer we cannot tell
+PREDICTED, MASS = 0.7, 0.3  # a rule names a head if it clearly predicts this share of choices, with this much attention
+AS_GOOD = 0.05  # a simpler rule names the head if it predicts at most this much less
 NO_RULE, RELATION, ANTECEDENT = "no rule", "the relation itself", "the antecedent itself"
-OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN`: the head likes nouns from any word
-LIKED = 0.5  # of a lift beyond 1: if words of other tags have so much, the head likes the tag from any word
-CAPACITY = 200_000  # items whose choices are kept, a few bytes a head each
-_WORDS = ("rules", "words", "target", "kinds", "rule_kinds", "target_kind")  # fields that are words or their kinds
+OTHERS, ANY_WORD = "words of other tags", "any->"  # `any->NOUN`: nouns, from any word
+LIKED = 0.5  # share of a lift beyond 1: if other tags' words have this much, the query's tag does not matter
+CAPACITY = 200_000  # items whose choices are kept, at a few bytes per head
+_WORDS = ("rules", "words", "target", "kinds", "rule_kinds", "target_kind")  # fields with words or their kinds
 
 _TESTED = ("difference", "ci_low", "own_low", "margin", "margin_low", "margin_p", "second_low", "second_p")
 
-Pair = tuple[int, int, int, int]  # query, target, the measure's number, and the annotated word
+Pair = tuple[int, int, int, int]  # query, target, index of the measure, and the annotated word
 
 
-# Pairs of words, and the simple rules that might find them too.
+# Pairs of words, and simple rules that may find them too.
 
 
 def _offset_rule(offset: int) -> Rival:
@@ -60,10 +60,10 @@ CLASSES = tuple(tuple(each.split("/")) for each in DECLARED["tags"]["classes"].s
 
 
 def nearest(tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Rival:
-    """The rule that looks at the nearest word with one of the tags, before the query or after it.
+    """The rule that looks at the nearest word with one of the tags, before or after the query.
 
-    From several such words in a row it takes the nearest, or the last one: the head of "the last dinosaur bone". It
-    reads no annotation but tags; a text without tags has no such word.
+    From a run of such words it takes the nearest, or with `last_of_run` the last ("bone" in "the last dinosaur bone").
+    It reads only tags; in a text without tags it finds no word.
     """
     name = f"{'last' if backward else 'next'} {'/'.join(tags)}" + " (end of its run)" * last_of_run
     return Rival(name, lambda items: items.nearest(tags, backward=backward, last_of_run=last_of_run))
@@ -96,7 +96,7 @@ WAYS = ("dependent->head", "head->dependent")
 
 
 def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[AnnotatedText], list[Pair]]:
-    """A function that gives the pairs of a text: for each relation some `WAYS`, numbered relation by relation."""
+    """A function that returns a text's pairs for each relation in some `WAYS`, numbered relation by relation."""
     numbers = {name: number for number, name in enumerate(relations)}
 
     def pairs(text: AnnotatedText) -> list[Pair]:
@@ -112,7 +112,7 @@ def edges(relations: Sequence[str], ways: Sequence[str] = WAYS) -> Callable[[Ann
 
 
 def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
-    """A function that gives the pairs of a measure, checked."""
+    """A function that returns and checks the pairs of a measure."""
 
     def pairs(text: AnnotatedText) -> list[Pair]:
         assert measure.pairs is not None
@@ -136,29 +136,29 @@ def pairs_of(measure: Measure) -> Callable[[AnnotatedText], list[Pair]]:
 class Records:
     """The choices of heads and rules, item by item.
 
-    `tiers` are the rules, the simplest first: if two tiers predict a head equally well, the simpler one names it.
+    `tiers` are the rules, simplest first: if two tiers predict a head equally well, the simpler one names it.
     """
 
     def __init__(self, heads: Heads, measures: Sequence[Measure], tiers: Sequence[Sequence[Rival]], itself: str):
         self.heads, self.measures, self.itself, self.n = heads, measures, itself, 0
-        self.unseen = np.full(len(measures), np.nan)  # by measure, items with an invisible target; NaN: not counted
+        self.unseen = np.full(len(measures), np.nan)  # per measure, items with an invisible target; NaN: not counted
         self.rules = [rule for tier in tiers for rule in tier]
         self.names = np.array([rule.name for rule in self.rules], dtype=object)
         self.ends = np.cumsum([len(tier) for tier in tiers])
         self.parts: list[Outcomes] = []
-        self.kinds = np.zeros((2, 2, len(measures), N_KINDS))  # candidates, right ones; by half of the documents
+        self.kinds = np.zeros((2, 2, len(measures), N_KINDS))  # candidates, right ones x half of the documents
 
     @property
     def full(self) -> bool:
-        """Whether no more are needed."""
+        """Whether no more items are needed."""
         return self.n >= CAPACITY
 
     def state(self) -> list[Any]:
-        """The choices, in plain values."""
+        """The choices, as plain values."""
         return [self.unseen, self.parts, filled(torch.from_numpy(self.kinds).flatten()), self.n]
 
     def merge(self, state: list[Any]) -> None:
-        """Add the choices in other texts, as long as there is room."""
+        """Add the choices from other texts, while there is room."""
         if not self.full:
             unseen, parts, kinds, n = state
             self.unseen += unseen
@@ -167,7 +167,7 @@ class Records:
             self.n += n
 
     def add(self, outcomes: Outcomes, kinds: np.ndarray) -> None:
-        """The choices of one batch, the first position kept, and the words of each kind (`Items.words_of_kinds`)."""
+        """Add one batch's choices, with the first position, and its words of each kind (`Items.words_of_kinds`)."""
         types = {"mass": torch.float16, **dict.fromkeys(_WORDS, torch.int16)}
         self.kinds += kinds
         parts = vars(outcomes).items()
@@ -175,7 +175,7 @@ class Records:
         self.n += len(outcomes.measure)
 
     def rows(self, seed: int) -> list[tuple[pd.DataFrame, HardItems]]:
-        """The rows of every head and measure before any verdict, with the hard items of each measure."""
+        """For each measure, the rows of every head before any verdict, and the hard items."""
         if not self.parts:
             return []
         choices_of_all, tables = Outcomes.joined(self.parts), []
@@ -193,11 +193,11 @@ class Records:
     def _rows(
         self, number: int, chooses: Outcomes, reports: Outcomes, seed: int
     ) -> tuple[dict[str, object], HardItems]:
-        """The columns of one measure, for every head."""
+        """The columns of one measure for every head, and its hard items."""
         best = chooses.strictest
-        second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best where the first errs
-        n_words, n_right = self.kinds[:, 0, number]  # of the half that chooses
-        rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # one more than seen, because rare kinds prove little
+        second = int(chooses.hits[~chooses.sought[:, best]].sum(0).argmax())  # the best on items where the first errs
+        n_words, n_right = self.kinds[:, 0, number]  # on the choosing half
+        rates = np.append((n_right + 1) / (n_words + 1), 0.0)  # add one to both, because rare kinds prove little
         hard = ~reports.sought[:, [best]]
         chosen_by = chooses.right.mean(0) - chooses.hits[:, best].mean()
         rules = np.full(reports.words.shape[1], best), chooses.predicted.argmax(0)
@@ -230,7 +230,7 @@ class Records:
         return columns, HardItems.of(reports, best, second, rates)
 
     def _against(self, items: Outcomes, rule: np.ndarray, seed: int) -> dict[str, np.ndarray]:
-        """Each head against its rule (a column of `rules`), on the items where that rule chooses no target."""
+        """Each head against its `rule` (an index), on items where that rule chooses no target."""
         differ = ~items.sought[:, rule]  # item head
         right, rule_hits = items.right, items.words == items.rules[:, rule]
         difference = items.over_groups(right.astype(float) - rule_hits, differ.astype(float), seed)
@@ -247,7 +247,7 @@ class Records:
         }
 
     def _followed(self, chooses: Outcomes, items: Outcomes, seed: int) -> dict[str, object]:
-        """How well a rule predicts each head's choices: the simplest that is as good as the best on one half."""
+        """How well the simplest rule that is as good as the best on the choosing half predicts each head's choices."""
         right = (chooses.right & chooses.chose).sum(0) / np.maximum(chooses.chose.sum(0), 1)
         tiers = [*np.split(chooses.predicted, self.ends[:-1]), right[None]]
         leaders = np.stack([tier.max(0) for tier in tiers])
@@ -283,9 +283,9 @@ def rules_table(
     """One row per head and measure: the rows of `tables/rules`, from the reporting half of the documents.
 
     `docs/negative_findings.md` describes the columns. Intervals are 95% over documents, each p is one-sided. `p_both`
-    is the largest of the p of margin, difference and chance; `p_beyond` has `second` instead of the margin. `q` and
-    `q_beyond` are of these, over all testable choices and over all lifts, separately. The rival of a lift is the lift
-    with the odds of the same head's words of other tags (`TagTotals.of_other_queries`).
+    is the largest p of margin, difference and chance; `p_beyond` has `second` instead of the margin. `q` and `q_beyond`
+    correct them over all testable choices, and separately over all lifts. The rival of a lift is the lift with the odds
+    of the same head's words of other tags (`TagTotals.of_other_queries`).
     """
     measured = [each for records_of_kind in records for each in records_of_kind.rows(seed)]
     tables = [*(rows for rows, _ in measured), *_lift_rows(records[0].heads, lifted, lifts, seed)]
@@ -317,9 +317,9 @@ def rules_table(
 
 
 def tests(table: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Which rows beat their rivals, and which are right beyond the rule, by the largest of their p and over all rows.
+    """Which rows beat their rivals, and which are right beyond the rule: the largest of their p, and q over all rows.
 
-    Lifts are a separate family, because many of them differ and would ease the bar of relations.
+    Lifts are a separate family, because many of them differ and would lower the bar for relations.
     """
     of_tags = (table["rival"] == OTHERS).to_numpy()
     fewest = [table[[name, f"own_{name}"]].min(axis=1) for name in ("hard_items", "hard_documents")]
@@ -343,17 +343,17 @@ def tests(table: pd.DataFrame) -> dict[str, np.ndarray]:
 
 
 def plain_name(rule: object) -> str | None:
-    """The label of a head by the rule that it follows, `rule:last VERB` or `rule:any->NOUN`; None without a rule."""
+    """The label for the rule that a head follows, `rule:last VERB` or `rule:any->NOUN`; None without a rule."""
     return f"rule:{rule}" if isinstance(rule, str) and rule not in {NO_RULE, RELATION, ANTECEDENT} else None
 
 
 def called_beside(label: str, row: Mapping[str, Any]) -> str | None:
-    """The label of a head by a row of `tables/rules`: its measure's if it beats the rules, else a plain name."""
+    """A head's label by its row of `tables/rules`: the measure's if it beats the rules, else a plain name."""
     return label if row["verdict"] == BEATS else plain_name(row["rule"])
 
 
 def _lift_rows(heads: Heads, measures: Sequence[Measure], lifts: TagTotals | None, seed: int) -> list[pd.DataFrame]:
-    """Lifts on the reporting half, against those by the odds of words of other tags."""
+    """Lifts on the reporting half, against lifts by the odds of words of other tags."""
     if lifts is None or not measures:
         return []
     half = lifts.of(torch.arange(N_GROUPS) % 2 == 1)

@@ -1,7 +1,7 @@
-"""Which items of a measure are of one sort? A few declared strata, in which a head may do a part of the job.
+"""Which items of a measure are of one sort? A few declared strata, in which a head may do part of the job.
 
-Whether a rule is right is no stratum: if it is wrong, any second rule would earn a name. The pairs that a causal model
-predicts in the row before their first word are here too.
+Whether a rule is right is no stratum: where it errs, any second rule would earn a name. The pairs that a causal model
+predicts in the row before their first word are also here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,17 +16,17 @@ from analyses.scoring.antecedents import AntecedentItem
 from analyses.wording.plain_words import Label
 from interp.annotation import ROOT, AnnotatedText
 
-Pair = tuple[int, int, int, int]  # as `analyses.scoring.rules` has them
+Pair = tuple[int, int, int, int]  # as in `analyses.scoring.rules`
 OF_PAIRS, OF_PRONOUNS = (tuple(DECLARED["strata"][name]) for name in ("pairs", "pronouns"))
-STRATIFIED: frozenset[str] = frozenset(DECLARED["strata"]["measures"])  # measures that have them
+STRATIFIED: frozenset[str] = frozenset(DECLARED["strata"]["measures"])  # measures with strata
 _NOMINAL = ("NOUN", "PROPN", "PRON")
 _GENDERS = {PRONOUNS[form] for form in GENDERED}
 
 
 def of_pair(text: AnnotatedText, query: int, target: int) -> list[str]:
-    """The strata of two words of a tagged text, by what is strictly between them.
+    """The strata of two words in a tagged text, by what is strictly between them.
 
-    An attractor is a noun or name whose number differs from that of the pair's noun, name or pronoun (by features).
+    An attractor is a noun or name that differs in number from the pair's noun, name or pronoun (by features).
     """
     tags, feats = text.tags or (), text.feats
     between = range(min(query, target) + 1, max(query, target))
@@ -50,7 +50,7 @@ def of_pronoun(item: AntecedentItem) -> list[str]:
 
 
 def narrowed(measure: Measure, stratum: str, **fields: Any) -> Measure:
-    """The measure restricted to one stratum; `fields` has its claims."""
+    """The measure restricted to one stratum; `fields` has the stratum's claims."""
     label = Label.parse(measure.name)._replace(stratum=stratum)
     alone: dict[str, Any] = {"label": "", "together": "", "reference": "", "recorded": ""}
     alone |= {"name": str(label), "title": f"{measure.title}, {stratum}", "words": measure.words.within(stratum)}
@@ -60,7 +60,7 @@ def narrowed(measure: Measure, stratum: str, **fields: Any) -> Measure:
 def in_strata(
     pairs: Callable[[AnnotatedText], list[Pair]], columns: Mapping[int, Mapping[str, int]]
 ) -> Callable[[AnnotatedText], list[Pair]]:
-    """The pairs, with those of some measures again by stratum; `columns` has the strata's numbers by measure."""
+    """The pairs, plus copies by stratum for some measures; `columns` maps measures to the strata's numbers."""
 
     def pairs_and_strata(text: AnnotatedText) -> list[Pair]:
         rows = pairs(text)
@@ -73,7 +73,7 @@ def in_strata(
 
 
 def strata_of(measures: Sequence[Measure]) -> tuple[list[Measure], dict[int, dict[str, int]]]:
-    """The strata of the measures that have some, as measures; and the strata's numbers by measure."""
+    """All strata of the measures, as measures; and for each measure the numbers of its strata."""
     narrow: list[Measure] = []
     columns: dict[int, dict[str, int]] = {}
     for number, measure in enumerate(measures):
