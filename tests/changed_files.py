@@ -1,4 +1,4 @@
-"""Directories with a model of `transformers`, and changes to their files."""
+"""Directories with a `transformers` model, and changes to their files."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def change_tensors(directory: Path, change: Callable[[Tensors], Tensors]) -> Pat
 
 
 def fields(**changed: object) -> Change:
-    """A config.json with other fields, without those that are None."""
+    """Change fields of config.json; remove those that are None."""
     gone = {name for name in changed if changed[name] is None}
     return lambda directory: change_config(
         directory, lambda raw: [raw.update(changed), *(raw.pop(name) for name in gone)]

@@ -1,4 +1,4 @@
-"""What a command prints, and how it ends."""
+"""What does a command print, and how does it end?"""
 
 from typing import NamedTuple
 
@@ -8,7 +8,7 @@ from analyses.cli import app
 
 
 class Ended(NamedTuple):
-    """A command's exit code, its standard output and its standard error."""
+    """A command's exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -22,7 +22,7 @@ def command(capsys: pytest.CaptureFixture[str], *arguments: str) -> Ended:
 
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    """The one short line on stderr with which a command refuses its arguments."""
+    """The single short line on stderr that refuses a command's arguments."""
     ended = command(capsys, *arguments)
     assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
     assert ended.err.startswith("interp: ")

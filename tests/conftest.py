@@ -1,7 +1,7 @@
-"""Shapes are checked in one case of sixteen; no network is reached; data that is not there is skipped, and said.
+"""We check shapes in one case of sixteen, reach no network, and skip tests whose data is absent, with the reason.
 
-A check costs ten times what it checks where tensors are tiny: the first case of every quick test has it, then one in
-sixteen; `SHAPES=all` gives it to all, and to slow tests.
+With tiny tensors, checks cost ten times as much as what they check. So they run in the first case of every quick test,
+then in one of sixteen; `SHAPES=all` checks all cases, and slow tests too.
 """
 
 import os
@@ -22,14 +22,14 @@ from filelock import FileLock
 os.environ["HF_HUB_OFFLINE"] = "1"
 _ROOT = Path(find_spec("interp").origin).parents[1]  # pyright: ignore[reportArgumentType, reportOptionalMemberAccess]
 _SOURCES = [path for room in ("interp", "models", "analyses") for path in (_ROOT / room).rglob("*.py")]
-# where there are no tensors nothing has a shape, and a check of every call would be half of a test of texts
+# modules without tensors have no shapes, and checking every call would take half of the time of tests on texts
 _SHAPED = [path for path in _SOURCES if re.search("jaxtyping|Tensor", path.read_text(encoding="utf-8"))]
 _NAMES = [".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in _SHAPED]
 jaxtyping.install_import_hook(_NAMES, "beartype.beartype")
 
 
 class _Benchmarks(MetaPathFinder):
-    """Asked last: what imports benchmarks that are not there is skipped beside an installed wheel."""
+    """The last finder: beside an installed wheel, tests that import benchmarks are skipped."""
 
     def find_spec(self, fullname: str, path: object, target: object = None) -> None:
         if fullname.startswith("benchmarks."):
@@ -38,14 +38,14 @@ class _Benchmarks(MetaPathFinder):
 
 sys.meta_path.append(_Benchmarks())
 
-torch.set_num_threads(1)  # tiny tensors: a second thread costs more than it brings
+torch.set_num_threads(1)  # for tiny tensors, a second thread costs more than it gains
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost", ""}
 _connect, _resolve = socket.socket.connect, socket.getaddrinfo
 
 
 def _to_loopback(connection: socket.socket, address: object) -> None:
-    """Connections of tests end on this machine: what reaches beyond is a mistake that a network would hide."""
+    """Tests connect only to this machine; anything further is a mistake that a network would hide."""
     if isinstance(address, tuple) and address[0] not in _LOOPBACK:
         raise OSError(f"a test connects to {address[0]}: sockets are for this machine alone")
     _connect(connection, address)  # pyright: ignore[reportArgumentType]
@@ -65,7 +65,7 @@ _UNCHECKED = pytest.StashKey[bool]()
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Which cases have their shapes checked, whichever of them will run and in whichever process."""
+    """Decide which cases check shapes, whichever of them run and in whichever process."""
     cases: Counter[tuple[Path, str]] = Counter()
     for item in items:
         test = item.path, item.nodeid.split("[")[0]
@@ -81,7 +81,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture
 def unchecked() -> Iterator[None]:
-    """Shapes and types are not checked, as for users: for wrong types, and for many small calls."""
+    """Check no shapes and types, as for users: for wrong types, and for many small calls."""
     before = jaxtyping.config.jaxtyping_disable
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -90,9 +90,9 @@ def unchecked() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def few_copies() -> None:
-    """Bars of labels come from 8 copies of the heads, and explanations from few words, which are enough for small
-    models: 40 copies take five times as long."""
-    from analyses import explanations  # imported here, the process that hands out tests is spared it
+    """Set the bars of labels by 8 copies of the heads, and explain few words, which is enough for small models; 40
+    copies take five times as long."""
+    from analyses import explanations  # imported here to spare the process that hands out tests
     from analyses.labels import evidence
 
     evidence.N_COPIES = 8
@@ -115,7 +115,7 @@ def shared_file() -> Callable[..., Path]:
 
 
 def real_model(name: str, folder: str | None = None) -> Callable[[], Path]:
-    """A fixture with this name: the directory of a real model."""
+    """Make a fixture called `name`: the directory of a real model."""
 
     @pytest.fixture(scope="session", name=name)
     def directory() -> Path:
@@ -137,8 +137,8 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def position_report(tmp_path_factory) -> Path:
-    """A report of attention by position, of a model that reads token ids: made once for all processes of a session, so
-    copy it before changing it."""
+    """A report of attention by position, on a model that reads token ids. All processes of a session share it, so copy
+    it before changing it."""
     import tiny
 
     from analyses import report

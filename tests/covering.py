@@ -1,4 +1,4 @@
-"""Pairwise covering arrays: whatever two values of two factors may meet do, in far fewer cases than the product has."""
+"""Pairwise covering arrays: every possible pair of two factors' values occurs, in far fewer cases than the product."""
 
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heapreplace
@@ -12,15 +12,15 @@ def pairs_in(case: Case) -> set[tuple[tuple[int, Hashable], tuple[int, Hashable]
 
 
 def pairwise(*factors: Iterable, possible: Callable[..., bool] = lambda *case: True) -> list[Case]:
-    """Cases, the same at every call, in which every pair of values that some possible case has meets at least once."""
+    """Deterministic cases that contain every pair of values of some possible case at least once."""
     candidates = {case: pairs_in(case) for case in product(*factors) if possible(*case)}
     missing, chosen = set().union(*candidates.values()), []
     heap = [(-len(pairs), at, case) for at, (case, pairs) in enumerate(candidates.items())]
     heapify(heap)
     while missing:
         _, at, best = heap[0]
-        covered = len(candidates[best] & missing)  # what a case adds only ever falls
-        if heapreplace(heap, (-covered, at, best)) and heap[0] == (-covered, at, best):  # the first of the best
+        covered = len(candidates[best] & missing)  # what a case adds never grows
+        if heapreplace(heap, (-covered, at, best)) and heap[0] == (-covered, at, best):  # the first of the best cases
             missing -= candidates[best]
             chosen.append(best)
     assert set().union(*map(pairs_in, chosen)) == set().union(*candidates.values())

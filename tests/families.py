@@ -1,7 +1,7 @@
-"""The table of docs/families.md: what each family is made of, and how closely it was checked.
+"""The table of docs/families.md: what is each family made of, and how closely did we check it?
 
-`python tests/families.py` measures every variant of `variants.json` and writes the table. A variant has the fields, and
-settings of `parity.Variant`, in which it differs from its family.
+`python tests/families.py` measures every variant of `variants.json` and writes the table. A variant lists the fields,
+and settings of `parity.Variant`, in which it differs from its family.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ COLUMNS = ("family", "stacks", "attention", "positions", "norms", "feed-forward"
 
 
 class Unrounded(SimpleNamespace):
-    """torch, for models that take scores in float32 whatever their own precision is."""
+    """torch, for models that compute scores in float32 at any precision."""
 
     float32 = torch.float64
 
@@ -62,7 +62,7 @@ def by_family() -> dict[str, dict[str, parity.Variant]]:
 
 
 def variant(family: str, **changes: Any) -> parity.Variant:
-    """The family's usual fields and model, but for `changes`."""
+    """The family's usual fields and model, except for `changes`."""
     return _variant(family, json.loads(VARIANTS.read_text(encoding="utf-8"))[family], changes)
 
 
@@ -83,7 +83,7 @@ def measured() -> dict[str, tuple[str, ...]]:
 
 
 def page(deviations: Mapping[str, tuple[str, ...]]) -> str:
-    """The page with these deviations of each family in its table."""
+    """The page with each family's deviations in its table."""
     rows = [COLUMNS, ("---",) * len(COLUMNS)]
     for name, parts in families().items():
         if parts is not None:  # our own format is no family
@@ -94,7 +94,7 @@ def page(deviations: Mapping[str, tuple[str, ...]]) -> str:
 
 
 def stated(text: str) -> dict[str, tuple[str, str]]:
-    """The deviations that a page states, by family."""
+    """The deviations stated on a page, by family."""
     rows = re.findall(r"^\| `(\w+)` \|.*\| (\S+) \| (\S+) \|$", text, re.M)
     return {name: (single, double) for name, single, double in rows}
 

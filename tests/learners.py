@@ -37,7 +37,7 @@ BOTH = TransformerConfig(
 
 
 def model(config: TransformerConfig = DECODER, seed: int = 0) -> Transformer:
-    """A model of the tokenizer's words that has learnt nothing."""
+    """An untrained model of the tokenizer's words."""
     made = Transformer(config, tokenizer())
     initialise(made, seed)
     return made
@@ -55,7 +55,7 @@ MIXED = {"text": 0.5, "repeats": 0.5}
 
 
 def plan(steps: int = 30, **changes) -> Plan:
-    """Two phases, and a state after every fifth step."""
+    """A plan with two phases, and a state after every fifth step."""
     phases = (Phase(steps // 2, 4, 9, MIXED), Phase(steps - steps // 2, 8, 13, MIXED))
     usual = {"learning_rate": 3e-3, "warmup": 3, "evaluate_every": 10, "save_every": 5, "snapshot_at": (steps // 3,)}
     return Plan(phases, **{**usual, **changes})
@@ -66,7 +66,7 @@ def weights(model: Transformer) -> dict[str, torch.Tensor]:
 
 
 def weights_in(out: Path) -> dict[str, torch.Tensor]:
-    """The weights in the state that a run left."""
+    """The weights in a run's last state."""
     tensors = state.read(out / state.FILE).tensors
     return {name.removeprefix("weights/"): value for name, value in tensors.items() if name.startswith("weights/")}
 
@@ -76,9 +76,9 @@ def leftovers(out: Path) -> list[str]:
 
 
 def process(work: Callable[[], object]) -> int:
-    """A process of its own that does `work`: forked, since torch takes seconds to start."""
+    """Start a process that does `work`; it is forked, because torch takes seconds to start."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads may run
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads may run
         child = os.fork()
     if child:
         return child

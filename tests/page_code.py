@@ -1,4 +1,4 @@
-"""The code on pages: fenced blocks of README, the docs and the default model's card, and the files they speak of."""
+"""The code on pages: fenced blocks of README, the docs and the default model's card, and the files that they use."""
 
 import re
 from pathlib import Path
@@ -28,7 +28,7 @@ SENTENCE = [
 
 
 def blocks(page: str, language: str | None = None) -> list[str]:
-    """The fenced blocks of a page, those of lists too, of all languages or of one ("" where none is named)."""
+    """A page's fenced blocks, also those in lists, of all languages or of one ("": no language)."""
     fenced = re.findall(r"^( *)```(\w*)\n(.*?)^\1```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
     return [dedent(code) for _, each, code in fenced if language in (None, each)]
 
@@ -40,7 +40,7 @@ def languages(page: str) -> set[str]:
 
 
 def furnish(folder: Path) -> None:
-    """Write into `folder`, small, what the pages' code calls by name: texts, a treebank, pairs, and `DIRECTORY`, an
+    """Write small versions of what the pages' code names into `folder`: texts, a treebank, pairs, and `DIRECTORY`, an
     encoder-decoder that reads letters and writes phonemes."""
     novel = "\n\n".join(text.text for text in read("stories:4"))
     for name in ("novel.txt", "prompts.txt", "novels/one.txt", "FOLDER/one.txt", "letters/one.txt", "letters/two.txt"):
@@ -62,7 +62,7 @@ PEOPLE = [("king", "queen"), ("father", "mother"), ("boy", "girl")]
 
 
 def write_treebank(path: Path) -> None:
-    """`SENTENCE` in twelve documents."""
+    """Write `SENTENCE` as twelve documents."""
     lines = [
         f"{at}\t{word}\t_\t{tag}\t_\t{feats}\t{head}\t{relation}\t_\t_"
         for at, (word, tag, head, relation, feats) in enumerate(SENTENCE, 1)

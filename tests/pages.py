@@ -1,4 +1,4 @@
-"""What is on a written page: its tags with their attributes, its visible text, and what it lets run."""
+"""What is on a written page? Its tags and attributes, its visible text, and the code it lets run."""
 
 import base64
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Page(HTMLParser):
-    """The tags and attributes of a page, its visible text, and what stands in its scripts and styles."""
+    """The tags and attributes of a page, its visible text, and the content of its scripts and styles."""
 
     def __init__(self, source: str):
         super().__init__()
@@ -34,13 +34,13 @@ def page_of(out: Path) -> Page:
 
 
 def outside_addresses(page: Page) -> list[str]:
-    """What the page would fetch, or lead to, beyond itself."""
+    """The addresses beyond itself that the page would fetch or link to."""
     links = [value or "" for _, attrs in page.tags for key, value in attrs.items() if key in {"src", "href", "srcset"}]
     return [link for link in links if not link.startswith(("data:image/svg+xml;base64,", "#"))]
 
 
 def unlisted(page: Page) -> list[str]:
-    """Scripts and styles that run, or would, without their hash in the page's policy; the first letters of each."""
+    """Scripts and styles whose hash is not in the page's policy: the first letters of each."""
     (policy,) = [
         attrs["content"] or "" for _, attrs in page.tags if attrs.get("http-equiv") == "Content-Security-Policy"
     ]
@@ -55,7 +55,7 @@ def unlisted(page: Page) -> list[str]:
     return [source[:40] for source, digest in known.items() if f"'sha256-{digest}'" not in policy] + inline
 
 
-_SINGULAR = "is|was|of|has|as|less|thus|its|this|plus|minus|across"  # end in s, and follow one of a thing
+_SINGULAR = "is|was|of|has|as|less|thus|its|this|plus|minus|across"  # words in s that follow a singular
 _SLIPS = {
     "one of many": rf"(?<![\w.,:\u202f])1 (?!(?:{_SINGULAR})\b)[a-z-]+[^s\W\d]s\b(?![’'])",
     "a literal backtick": r"`",
@@ -66,7 +66,7 @@ _SLIPS = {
 
 
 def slips(page: str) -> list[str]:
-    """What a proofreader would mark in a page's own words: those in code, names of files and prompts are left out."""
+    """What a proofreader would mark in a page's own words, without code, file names and prompts."""
     bare = re.sub(r"<(script|style|code|title)\b.*?</\1>|<div class=\"tokens\">.*?</div>", " ", page, flags=re.DOTALL)
     text = " ".join(Page(bare.replace("<td", " <td").replace("</", " </")).text.split())
     return [
@@ -77,7 +77,7 @@ def slips(page: str) -> list[str]:
 
 
 def retold(page: str) -> list[str]:
-    """Text alternatives of figures that say nothing, or no more than the title or the caption does."""
+    """Text alternatives of figures that say nothing, or no more than the title or caption."""
     result = []
     for figure in re.findall(r"<figure>.*?</figure>", page, flags=re.DOTALL):
         (title,), (alt,) = re.findall(r'aria-label="Figure: (.*?)"', figure), re.findall(r' alt="(.*?)"', figure)

@@ -1,7 +1,7 @@
-"""Whether a model of ours computes what `transformers` computes.
+"""Does our model compute what `transformers` computes?
 
-A tiny random model is made with `transformers`, every weight drawn, and written with `save_pretrained`; ours is loaded
-from there.
+We make a tiny model with `transformers`, draw every weight, and write it with `save_pretrained`; ours is loaded from
+there.
 """
 
 import copy
@@ -32,10 +32,10 @@ TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 class Variant:
     """One configuration of one family.
 
-    `ways` are those of their implementations that give patterns and know float64. `length` is that of the longest text,
-    which should be longer than windows and near distances; `reserved` ids are in no text, for models that give them a
-    meaning of their own (padding); `first_position` is what they call the place of a text's first token where positions
-    are given.
+    `ways` selects implementations of theirs that return patterns and support float64. `length` is that of the longest
+    text, which should exceed windows and near distances. No text contains `reserved` ids, which have a special meaning
+    for some models (padding). `first_position` is their position of a text's first token, for models that take
+    positions.
     """
 
     config: str  # transformers' class
@@ -43,14 +43,14 @@ class Variant:
     fields: Mapping[str, Any]
     ways: Mapping[str, str] = field(default_factory=lambda: {"attn_implementation": "eager"})
     length: int = 11
-    target_length: int = 7  # of what a decoder with an encoder reads
+    target_length: int = 7  # for a decoder with an encoder
     reserved: tuple[int, ...] = ()
     first_position: int = 0
-    absent: str = "pooler"  # weights that we do not have, and so do not write: a part of their names
+    absent: str = "pooler"  # part of the names of weights that we neither have nor write
     new_tokens: int = 6
-    # what of theirs rounds to float32 in a float64 model, by its dotted name, and what does the same without
+    # dotted names of their functions that round to float32 in a float64 model: replacements that do not
     unrounded: Mapping[str, Any] = field(default_factory=dict)
-    counts_padding: bool = False  # positions are those of the padded row: texts padded left are not what they are alone
+    counts_padding: bool = False  # positions count padding: texts padded left differ from the same texts alone
 
     def build(self, dtype: torch.dtype, **changed: Any) -> Any:
         config = getattr(transformers, self.config)(**copy.deepcopy({**self.fields, **changed}))  # it adds to them
@@ -58,14 +58,14 @@ class Variant:
         randomise(theirs)
         generator, known = torch.Generator().manual_seed(1), dict(theirs.named_parameters())
         for name, value in theirs.state_dict().items():
-            if name not in known and value.is_floating_point() and "weight" not in name:  # biases that nobody trains
+            if name not in known and value.is_floating_point() and "weight" not in name:  # biases nobody trains
                 value.copy_(0.3 * torch.randn(value.shape, generator=generator))
         return theirs
 
 
 @dataclass
 class Pair:
-    """Their model and ours, loaded from what theirs wrote."""
+    """Their model, and ours loaded from what theirs wrote."""
 
     variant: Variant
     theirs: Any
@@ -91,7 +91,7 @@ class Pair:
         ]
 
     def batches(self, lengths: tuple[int, ...], side: str = "right") -> tuple[TokenBatch, TokenBatch | None]:
-        """What the first stack reads and what the decoder reads where there are two; targets are padded right."""
+        """What the first stack reads, and the decoder if there are two; targets are padded right."""
         source = TokenBatch.from_rows(self.texts(*lengths), side=side, pad_id=max(self.variant.reserved, default=0))
         if not self.both:
             return source, None
@@ -100,7 +100,7 @@ class Pair:
 
     @cached_property
     def whole(self) -> tuple[TokenBatch, TokenBatch | None]:
-        """A batch without padding, as long as the variant says."""
+        """A batch without padding, of the variant's length."""
         return self.batches((self.variant.length,) * 3)
 
     def ask_ours(self, source: TokenBatch, target: TokenBatch | None, **settings: Any) -> Run:
@@ -121,7 +121,7 @@ class Pair:
             return self.theirs(input_ids=source.ids, **given)
 
     def output(self, out: Run) -> Tensor:
-        """Our logits, or the last stream where there are none."""
+        """Our logits, or the last stream if there are none."""
         last = next(reversed(self.ours.config.stacks))
         return out[f"{last}.resid_final"] if self.ours.output is None else out.logits
 
@@ -129,7 +129,7 @@ class Pair:
         return out.last_hidden_state if self.ours.output is None else out.logits
 
     def deviation(self) -> float:
-        """The largest distance of any output from theirs, relative to the largest output where that is above 1."""
+        """The largest distance of any output from theirs, relative to the largest output if that is above 1."""
         with torch.no_grad():
             expected = self.their_output(self.ask_theirs(*self.whole))
         got = self.output(self.ask_ours(*self.whole))
@@ -137,7 +137,7 @@ class Pair:
 
 
 def make_pair(variant: Variant, dtype: torch.dtype, directory: Path) -> Pair:
-    """Both models, read from `directory`, where theirs has been written: some constants are rounded only then."""
+    """Write their model to `directory` and read both back: some constants are rounded only by writing."""
     variant.build(dtype).save_pretrained(directory)
     return read_pair(variant, dtype, directory)
 
@@ -149,7 +149,7 @@ def read_pair(variant: Variant, dtype: torch.dtype, directory: Path) -> Pair:
 
 @contextmanager
 def softmax_of_the_same_precision() -> Iterator[None]:
-    """Let their eager attention take its softmax in float64 where everything else is, instead of in float32."""
+    """Make their eager attention compute its softmax in float64 too, instead of float32."""
     softmax = torch.nn.functional.softmax
 
     def same(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
@@ -163,13 +163,13 @@ def softmax_of_the_same_precision() -> Iterator[None]:
 
 
 def close(ours: Tensor, theirs: Tensor, tolerance: float, what: str = "output") -> None:
-    """Equal to `tolerance`, absolute below 1 and relative above; in float32 relative to the tensor's largest entry."""
+    """Assert equality to `tolerance`: absolute below 1, relative above; in float32 relative to the largest entry."""
     scale = max(1.0, float(theirs.abs().max())) if theirs.dtype == torch.float32 else 1.0
     assert_close(ours, theirs, atol=tolerance * scale, rtol=tolerance, msg=lambda message: f"{what}: {message}")
 
 
 def activations(pair: Pair, out: Any) -> Iterator[tuple[str, Tensor]]:
-    """Our sites and what they must hold, from their outputs: every layer's stream and pattern."""
+    """Our sites and their expected values, from the outputs of theirs: every layer's stream and pattern."""
     for stack, config in pair.ours.config.stacks.items():
         prefix = f"{stack}_" if pair.both else ""
         *entering, final = out[f"{prefix}hidden_states"]

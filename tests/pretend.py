@@ -1,6 +1,6 @@
-"""Pretend devices: tensors stay where they are, but each has a label, and what is on two devices does not meet.
+"""Pretend devices: tensors stay where they are, but carry a label, and those on two devices must not meet.
 
-As on real ones, a number of the CPU may meet anything, an index may lie on the CPU, and numpy reads the CPU alone.
+As on real devices, CPU scalars may meet anything, indices may be on the CPU, and numpy reads only the CPU.
 """
 
 from typing import Any
@@ -19,11 +19,11 @@ _READING = {Tensor.numpy, Tensor.__array__}
 
 
 class Mixed(Exception):
-    """An operation got tensors of several devices."""
+    """An operation got tensors from several devices."""
 
 
 def place_of(tensor: Tensor) -> torch.device:
-    """Where it pretends to be."""
+    """The device that the tensor pretends to be on."""
     return getattr(tensor, "_place", CPU)
 
 
@@ -36,7 +36,7 @@ def put(value: Any, device: torch.device) -> Any:
 
 
 def spread(model: Transformer, *devices: torch.device) -> Transformer:
-    """The model with its blocks, stack after stack, on `devices`; all else, and what they share, on the first."""
+    """Put the model's blocks on `devices`, stack after stack; the first also gets all else and what blocks share."""
     put([*model.parameters()], FIRST)
     blocks = [block for name in model.config.stacks for block in model.stack(name).blocks]
     for block, device in zip(blocks, devices, strict=True):
@@ -45,7 +45,7 @@ def spread(model: Transformer, *devices: torch.device) -> Transformer:
 
 
 class Pretend(TorchFunctionMode):
-    """While it is on, devices are what tensors pretend; `moves` has each move of activations: from, to and shape."""
+    """In this mode, devices are what tensors pretend; `moves` lists moves of activations: from, to and shape."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Pretend(TorchFunctionMode):
 
 
 def meet(func: Any, tensors: list[Tensor]) -> torch.device:
-    """The one device of all tensors that an operation gets."""
+    """The common device of an operation's tensors."""
     places = {place_of(each) for each in tensors if each.ndim or place_of(each) != CPU}
     places -= {CPU} if func in _INDEXING else set()
     if len(places) > 1 or (func in _READING and places - {CPU}):

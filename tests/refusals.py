@@ -1,4 +1,4 @@
-"""What a call says when it refuses what it is given."""
+"""What does a call say when it refuses its arguments?"""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ from interp import InputError
 
 
 def refusal(call: Callable[..., object], *given: object, **settings: object) -> str:
-    """The one line with which a call ends."""
+    """The single line of a call's `InputError`."""
     with pytest.raises(InputError) as caught:
         call(*given, **settings)
     message = str(caught.value)

@@ -1,5 +1,5 @@
-"""The repository around the tests. What imports this, or `benchmarks`, is skipped where an installed wheel is tested: a
-wheel has neither pages nor benchmarks, and its sources are elsewhere."""
+"""The repository around the tests. Tests that import this, or `benchmarks`, are skipped for an installed wheel, which
+has neither pages nor benchmarks, and its sources elsewhere."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Models whose probability of every word is set by hand."""
+"""Models with hand-set probabilities of every word."""
 
 import math
 
@@ -9,7 +9,7 @@ from interp import StackConfig, Tokenizer, Transformer, TransformerConfig
 
 
 def word_model(start: bool = True, causal: bool = True, **shares: float) -> Transformer:
-    """Each word has its share of all probability, whatever stands around it; `<s>` stands before every text."""
+    """Each word has a fixed share of the probability in any context; with `start`, `<s>` begins every text."""
     backend = word_level("<s>", "[MASK]", *shares)
     backend.add_special_tokens(["[MASK]"])
     stack = StackConfig(1, 11, 3, 5, 7, 29, len(shares) + 2, causal=causal)

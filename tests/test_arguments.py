@@ -1,7 +1,7 @@
-"""What is typed into a public function and is none of what it takes is refused in one line: every word for a `Literal`,
-every keyword, every seed. The functions are found by walking the packages, their arguments by their annotations.
+"""Public functions refuse wrong arguments in one line: every word for a `Literal`, every keyword, every seed. We find
+functions by walking the packages, and arguments by their annotations.
 
-A function that needs an argument of a new name fails here until `VALUES` says what it may be called with.
+A function that needs an argument with a new name fails here until `VALUES` has a value for it.
 """
 
 import importlib
@@ -59,7 +59,7 @@ QUESTIONS = ["analyses.position", "analyses.part_of_speech", "analyses.coreferen
 
 @pytest.fixture(autouse=True)
 def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Annotations are not checked, as for users, and what is written is written elsewhere."""
+    """Check no annotations, as for users, and write files elsewhere."""
     monkeypatch.chdir(tmp_path)
     jaxtyping.config.update("jaxtyping_disable", True)
 
@@ -95,7 +95,7 @@ def split() -> tuple[Any, Any]:
 
 SITES = {"z": ("layer", "head")}
 WRITTEN = ["score_attribution", "value_attribution", "key_contributions", "remove_from_key"]
-VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument, or by function and argument
+VALUES: dict[str, Callable[[], Any]] = {  # keys: argument, package and argument, or function and argument
     "model": decoder,
     "pairs": pairs,
     "analyses.suites.builtin.name": lambda: "agreement",
@@ -142,7 +142,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "sources": lambda: {"ids": Windows(torch.arange(29))},
     "save": lambda: models.save,
     "out": lambda: Path("out"),
-    # what is returned, whose methods are public
+    # returned objects, whose methods are public
     "Sweep": lambda: patched(sweep),
     "Ablation": lambda: patching.ablate(decoder(), ids(), answers()),
     "Magnitudes": lambda: patched(patching.atp_star, SITES)["z"],
@@ -186,7 +186,7 @@ VALUES: dict[str, Callable[[], Any]] = {  # by argument, by package and argument
     "Drawn": Drawn,
     "fname": lambda: "figure.png",
 }
-BESIDE = {"interp.attribution.LogitLens.table": {"right": 1, "wrong": 2}}  # without which a seed is not used
+BESIDE = {"interp.attribution.LogitLens.table": {"right": 1, "wrong": 2}}  # without these, the seed is not used
 FIELDS = {RMSNorm: "norm", Sinusoidal: "positions", Rotary: "positions", Plain: "mlp", Gated: "mlp"}
 
 
@@ -196,7 +196,7 @@ class Public(NamedTuple):
     method_of: str = ""
 
     def hints(self) -> dict[str, Any]:
-        """The annotation of each argument; of keywords that a `TypedDict` lists, each one's."""
+        """The annotation of each argument, including keywords listed by a `TypedDict`."""
         result = get_type_hints(self.call.__init__ if inspect.isclass(self.call) else self.call)
         result.pop("return", None)
         for name, kind in [*result.items()]:
@@ -209,14 +209,14 @@ class Public(NamedTuple):
         return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(self.call).parameters.values())
 
     def __call__(self, **given: Any) -> Any:
-        """Call it, with values for what it needs besides, and use what comes out as it is meant to be."""
+        """Call the function, with values for its other arguments, and use the result as intended."""
         given = {**BESIDE.get(self.name, {}), **given}
         several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
         parameters = [each for each in inspect.signature(self.call).parameters.values() if each.kind not in several]
         needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
         values = {name: self.value(name) for name in needed}
         made = self.call(*([values.pop("self")] if "self" in values else []), **values, **given)
-        if type(made) in FIELDS:  # words are refused where the parts of a configuration are put together
+        if type(made) in FIELDS:  # wrong words are refused when a configuration is assembled
             return replace(GPT2, **{FIELDS[type(made)]: made})
         if isinstance(made, Transform):
             return TransformerConfig(decoder=GPT2, transform=made)
@@ -228,7 +228,7 @@ class Public(NamedTuple):
 
     def value(self, name: str) -> Any:
         if self.name.startswith("analyses.figures.") and not self.method_of:
-            return None  # words and keywords are checked before anything is drawn
+            return None  # words and keywords are checked before drawing
         name = self.method_of if name == "self" else name
         places = f"{self.name}.{name}", f"{self.name.split('.')[0]}.{name}", name
         make = next((VALUES[each] for each in places if each in VALUES), None)
@@ -241,16 +241,16 @@ def inside(package: types.ModuleType) -> Iterator[pkgutil.ModuleInfo]:
 
 
 def walked() -> Iterator[types.ModuleType]:
-    """The packages that list what is public, the modules that the pages about the API show, and the questions."""
+    """Packages that list public names, modules on the API pages, and the questions."""
     packages = [result.name for root in (interp, models, analyses) for result in inside(root) if result.ispkg]
-    modules = [importlib.import_module(name) for name in packages if name != "models.lens"]  # wants TransformerLens
+    modules = [importlib.import_module(name) for name in packages if name != "models.lens"]  # needs TransformerLens
     yield from (module for module in (interp, models, analyses, *modules) if hasattr(module, "__all__"))
     for page in sorted((ROOT / "docs/api").glob("*.md")):
         yield from map(importlib.import_module, re.findall(r"^::: (\S+)", page.read_text(), re.MULTILINE))
     yield from map(importlib.import_module, ["interp.config", *QUESTIONS])
 
 
-RETURNED = Result, dict, pd.DataFrame, Drawn  # classes that calls return, and nobody calls
+RETURNED = Result, dict, pd.DataFrame, Drawn  # classes that calls return and nobody calls
 
 
 def public() -> Iterator[Public]:
@@ -279,7 +279,7 @@ def alternatives(kind: Any) -> tuple[Any, ...]:
 
 
 def wrong_value(kind: Any) -> Any:
-    """What is none of an annotation's words; None where it has no words."""
+    """A word that the annotation does not allow; None if it lists no words."""
     for part in alternatives(kind):
         if get_origin(part) is Literal:
             return WRONG
@@ -314,7 +314,7 @@ def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, wrong):
 
 @pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda each: each.name)
 def test_an_unknown_keyword_is_refused(function):
-    """Python refuses those of all other functions."""
+    """Python itself refuses those of other functions."""
     with pytest.raises((InputError, TypeError), match="donor"):
         function(donor=1)
 
@@ -326,7 +326,7 @@ def test_a_seed_that_is_no_whole_number_is_refused(function):
 
 
 def test_a_name_of_an_argument_takes_words_everywhere_or_nowhere():
-    """So that no `str` is left where a function takes some words alone."""
+    """Otherwise, some function annotates a list of words as `str`."""
     functions = [each for each in PUBLIC if inspect.isroutine(each.call) and not each.method_of]
     kinds = [(name, alternatives(kind)) for function in functions for name, kind in function.hints().items()]
     worded = {name for name, parts in kinds if any(get_origin(part) is Literal for part in parts)}

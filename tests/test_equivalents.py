@@ -1,4 +1,4 @@
-"""docs/coming_from_transformer_lens.md: the two cells of each row give the same, one run by TransformerLens itself."""
+"""docs/coming_from_transformer_lens.md: both cells of each row give the same; TransformerLens itself runs one."""
 
 import re
 import warnings
@@ -27,7 +27,7 @@ Names = dict[str, Any]
 
 
 def table_rows(n_cells: int) -> list[tuple[str, ...]]:
-    """The rows of all tables that are so wide, but for their heads."""
+    """The rows of all tables with `n_cells` columns, without headers."""
     rows = [tuple(row.split(" | ")) for row in re.findall(r"^\| (.+) \|$", TEXT, re.MULTILINE)]
     return [row for row in rows if len(row) == n_cells and "`" in row[-1]]
 
@@ -42,7 +42,7 @@ def spans(cell: str) -> list[str]:
 
 
 def value(cell: str, names: Names) -> Any:
-    """What the last line of a cell gives, after the others."""
+    """The value of a cell's last line, after running the others."""
     *before, last = spans(cell)
     names = dict(names)
     for line in before:
@@ -52,14 +52,14 @@ def value(cell: str, names: Names) -> Any:
 
 @contextmanager
 def theirs() -> Iterator[None]:
-    """Code of theirs: its warnings are not ours to mend."""
+    """Run their code; its warnings are not ours to fix."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def write_model(directory: Path, seed: int) -> Any:
-    """A random GPT-2 of which every weight matters, and a tokenizer that knows the words of the page."""
+    """Write a random GPT-2 in which every weight matters, and a tokenizer for the page's words."""
     import transformers
 
     texts: Names = {}
@@ -81,7 +81,7 @@ def write_model(directory: Path, seed: int) -> Any:
 
 @pytest.fixture(scope="module")
 def sides(tmp_path_factory) -> tuple[Names, Names, Names]:
-    """TransformerLens and ours on one model, and ours on another one."""
+    """TransformerLens and ours on one model, and ours on another model."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -104,7 +104,7 @@ def expected(sides) -> dict[str, Any]:
 
 
 def same(got: Any, expected: Any) -> None:
-    """Equal, numbers but for rounding; a list of numbers may stand for a tensor."""
+    """Assert equality, of numbers up to rounding; a list of numbers may stand for a tensor."""
     if isinstance(expected, str) or (isinstance(expected, list) and isinstance(expected[0], str)):
         assert got == expected
         return
@@ -134,7 +134,7 @@ def test_both_names_are_of_one_activation_and_every_site_of_a_layer_is_named(sid
 
 
 def test_another_model_is_told_apart(sides, expected):
-    """So rows can fail: all but those that are of sizes and tokens alone."""
+    """So rows can fail, except those about sizes and tokens."""
     alike = set()
     for what in ROWS:
         with suppress(AssertionError):

@@ -1,4 +1,4 @@
-"""docs/glossary.md has the terms of art of the first pages, in order."""
+"""docs/glossary.md has the technical terms of the first pages, in order."""
 
 import re
 

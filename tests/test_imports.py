@@ -1,4 +1,4 @@
-"""Imports point one way, and what a user did not ask for is not loaded."""
+"""Imports point one way, and load nothing that the user did not ask for."""
 
 import ast
 import re
@@ -32,7 +32,7 @@ def nodes(file: Path) -> list[ast.AST]:
 
 
 def imported(file: Path) -> set[str]:
-    """Dotted names that a file imports, at its top or inside a function."""
+    """Dotted names that a file imports, at its top or inside functions."""
     names: set[str] = set()
     for node in nodes(file):
         if isinstance(node, ast.Import):
@@ -53,7 +53,7 @@ def test_arrows_point_one_way(package):
 
 
 def modules() -> dict[str, Path]:
-    """The packages' files by dotted name; `__init__.py` by that of its folder."""
+    """The packages' files by dotted name; `__init__.py` has its folder's name."""
     result = {}
     for file in (each for package in MAY_IMPORT for each in sorted((ROOT / package).rglob("*.py"))):
         parts = file.relative_to(ROOT).with_suffix("").parts
@@ -62,10 +62,10 @@ def modules() -> dict[str, Path]:
 
 
 def arrows() -> dict[str, set[str]]:
-    """Which modules each one imports: at its top, in a function, for a type checker alone.
+    """The modules that each module imports: at its top, in functions, or only for a type checker.
 
-    `from a.b import c` takes the module `a.b.c` where there is one, else something of `a.b`. To import `a.b.c` is to
-    import `a` and `a.b` too, but for those that hold the importer: without them it would not be running.
+    `from a.b import c` imports the module `a.b.c` if it exists, else a name from `a.b`. Importing `a.b.c` also imports
+    `a` and `a.b`, unless they contain the importer, which runs only because they are already loaded.
     """
     known, result = modules(), {}
     for name, file in known.items():
@@ -87,11 +87,11 @@ def packages(name: str) -> set[str]:
 
 
 def test_no_module_imports_itself_in_a_circle():
-    TopologicalSorter(arrows()).prepare()  # its error names the circle
+    TopologicalSorter(arrows()).prepare()  # its error names the cycle
 
 
 def test_analyses_is_a_house_of_eight_floors():
-    """A room, which is a folder or a loose module, stands above all that it imports."""
+    """A room (a folder or a loose module) is on a higher floor than all that it imports."""
 
     def rooms(names: set[str]) -> set[str]:
         parts = (name.split(".") for name in names)
@@ -126,7 +126,7 @@ def test_questions_import_none_of_each_other():
 
 
 def words_of(file: Path) -> set[str]:
-    """Names and strings of a file's code; not its docstrings and comments, which may cite."""
+    """Names and strings in a file's code, without docstrings and comments, which may cite."""
     parts = [*ast.walk(ast.parse(file.read_text()))]
     bodies = (node.body for node in parts if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef))
     docs = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
@@ -142,7 +142,7 @@ def words_of(file: Path) -> set[str]:
 
 @pytest.mark.parametrize("package", ["interp", "analyses"])
 def test_families_differ_by_their_parts_and_are_named_in_models_alone(package):
-    families = {*FAMILIES} - {"interp"}  # our own format is called as the command is
+    families = {*FAMILIES} - {"interp"}  # our own format has the command's name
     assert len(families) > 20
     for file in sorted((ROOT / package).rglob("*.py")):
         assert not words_of(file) & families, file
@@ -150,7 +150,7 @@ def test_families_differ_by_their_parts_and_are_named_in_models_alone(package):
 
 
 def wanted(folder: str) -> set[str]:
-    """Distributions that a folder's files import, by statement or by a name given to what imports it."""
+    """Distributions that a folder's files import, by a statement or by name."""
     calls = {"import_module", "find_spec", "importorskip"}
     names: set[str] = set()
     for file in (ROOT / folder).rglob("*.py"):
@@ -165,7 +165,7 @@ def wanted(folder: str) -> set[str]:
 
 
 def plain(name: str) -> str:
-    """A distribution's name as an index has it."""
+    """A distribution's normalised name."""
     return re.sub(r"[-_.]+", "-", re.split(r"[<>=\[; ]", name)[0]).lower()
 
 
@@ -179,7 +179,7 @@ def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     assert core <= imports, "what only tests import is in the extra `test`"
     others = set.union(*map(wanted, ("tests", "benchmarks", "notebooks")))
     assert others <= core | optional | test, "tests import what no extra brings"
-    # what runs beside the code and is not imported by it
+    # tools that run beside the code and are never imported
     assert test - others == {"pytest-xdist", "beartype", "ruff", "pyright", "ipykernel", "pre-commit"}
 
 

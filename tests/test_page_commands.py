@@ -1,8 +1,8 @@
-"""Commands on pages run as they stand: the `bash` blocks of README, the docs and the default model's card, in order.
+"""Commands on pages run as written: the `bash` blocks of README, the docs and the default model's card, in order.
 
-A page's commands run one after the other in a directory with the small files of `page_code.furnish`. `LESS` says how
-each is made to take seconds, `MEASURING` which of them read a planted model in place of the default, and `NOT_RUN` what
-cannot run here, and why.
+A page's commands run one after the other in a directory with the small files of `page_code.furnish`. `LESS` shortens
+each to seconds, `MEASURING` lists those that read a planted model instead of the default, and `NOT_RUN` those that
+cannot run here, with the reason.
 """
 
 import re
@@ -32,7 +32,7 @@ LESS = [(what, made.replace("WITHOUT", _DATA["without"]).replace("TRAINED", TRAI
 
 
 def commands(page: str) -> list[str]:
-    """The lines of a page's `bash` blocks, without comments; one that is broken by a backslash is one line."""
+    """The lines of a page's `bash` blocks, without comments; lines continued by a backslash are joined."""
     lines = [line for block in blocks(page, "bash") for line in re.sub(r"\\\n\s*", "", block).splitlines()]
     return [line for line in (re.sub(r"\s+#.*", "", each).strip() for each in lines) if line]
 
@@ -53,7 +53,7 @@ OPTIONS = {
 
 
 def reason(line: str) -> str | None:
-    """Why a command does not run here."""
+    """Why a command does not run here; None if it does."""
     return next((why for what, why in NOT_RUN.items() if re.fullmatch(what, line)), None)
 
 
@@ -72,7 +72,7 @@ def furnished(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def planted(furnished) -> Transformer:
-    """Two known heads over the words of the small files and of tales."""
+    """A model with two known heads, over the words of the small files and of tales."""
     from analyses.corpora import read
 
     texts = [read("text:" + str(furnished / "novel.txt")), read("tales:3"), read("stories:3"), read("stories:3:1")]
@@ -82,7 +82,7 @@ def planted(furnished) -> Transformer:
 
 @pytest.fixture
 def page_folder(furnished, planted, tmp_path, monkeypatch) -> Path:
-    """Where a page's commands run, with models in place of those that take minutes to read."""
+    """The directory for a page's commands, with models that replace those that take minutes to read."""
 
     def opened(name: str, device: str, dtype: frame.Dtype, placement: str | None):
         return load(name) if Path(name).is_dir() else opened.instead or load(name)
@@ -141,7 +141,7 @@ def test_commands_and_options_that_readme_lists_exist(line):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # what libraries warn of while they train
+@pytest.mark.filterwarnings("ignore")  # warnings of libraries during training
 @pytest.mark.parametrize("page", [each for each in WITH_COMMANDS if any(not reason(line) for line in commands(each))])
 def test_commands_of_a_page_run(page, page_folder: Path, planted, monkeypatch):
     PREPARED.get(page, lambda *_: None)(page_folder, planted)
@@ -151,9 +151,9 @@ def test_commands_of_a_page_run(page, page_folder: Path, planted, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # what libraries warn of while they train
+@pytest.mark.filterwarnings("ignore")  # warnings of libraries during training
 def test_every_recipe_on_a_page_trains(page_folder: Path, planted, monkeypatch):
-    """The one that goes on with BERT goes on with what the other made: BERT itself is not here."""
+    """The recipe that continues BERT continues what the other recipe made, because BERT itself is not here."""
     recipes = {page: blocks(page, "toml") for page in PAGES if blocks(page, "toml")}
     assert [*recipes] == ["docs/training.md"]
     whole, further = recipes["docs/training.md"]
@@ -192,7 +192,7 @@ def _of_figures(_: Path, planted: Transformer) -> None:
 
 PREPARED: dict[
     str, Callable[[Path, Transformer], None]
-] = {  # what a page has from its other blocks, or from another page
+] = {  # names that a page has from its other blocks, or from another page
     "docs/own_measures.md": _of_own_measures,
     "docs/paper_figures.md": _of_figures,
     "docs/training.md": _of_training,

@@ -1,4 +1,4 @@
-"""The code on pages runs as it stands, from top to bottom; what they link, and the files they name, are there."""
+"""The code on pages runs as written, from top to bottom; the links and files that pages name exist."""
 
 import re
 import runpy
@@ -16,7 +16,7 @@ from models import load
 DOCS = ROOT / "docs"
 SLOW = {"README.md", "docs/own_models.md", *(f"docs/{name}.md" for name in ("training", "patching"))}
 SLOW |= {"docs/measures/probes.md", "docs/measures/explanations.md"}
-LESS = {  # what is put in the place of what takes long: the only changes that are made to a page's code
+LESS = {  # replacements for what takes long: our only changes to a page's code
     "README.md": {'"stories:100"': '"stories:4"', "probes=False)": "probes=False, experiments=False, pairs=4)"},
     "docs/training.md": {"steps=200, rows=12, row=128": "steps=30, rows=1, row=16"},
     "docs/patching.md": {"stories:20": "stories:2"},
@@ -25,7 +25,7 @@ LESS = {  # what is put in the place of what takes long: the only changes that a
     "docs/measures/coreference.md": {"tales:20": "tales:4"},
     "docs/measures/position.md": {"stories:20": "stories:4"},
 }
-ELSEWHERE = {  # pages whose code runs in a test of their own
+ELSEWHERE = {  # pages whose code runs in another test
     "docs/cluster.md": "analyses/execution/test_cluster.py",
     "docs/coming_from_transformer_lens.md": "test_equivalents.py",
     "docs/headlines.md": "analyses/headlines/test_facts.py",
@@ -37,11 +37,11 @@ ELSEWHERE = {  # pages whose code runs in a test of their own
 HERE = [page for page in PAGES if blocks(page, "python") and page not in ELSEWHERE]
 MARKS = {page: [pytest.mark.slow] for page in SLOW}
 MARKS["README.md"].append(pytest.mark.smoke)
-MARKS["docs/own_models.md"].append(pytest.mark.filterwarnings("ignore"))  # what transformers warns of
+MARKS["docs/own_models.md"].append(pytest.mark.filterwarnings("ignore"))  # warnings of transformers
 
 
 def run_page(page: str) -> dict[str, Any]:
-    """The names that a page's code leaves behind: all blocks, in order, as one script of the working directory."""
+    """Run all blocks of a page as one script in the working directory; return the names it defines."""
     code = "\n".join(blocks(page, "python"))
     for whole, less in LESS.get(page, {}).items():
         assert whole in code, f"{page} has no {whole} any more: take it out of LESS"
@@ -52,7 +52,7 @@ def run_page(page: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_what_a_page_links_and_names_is_there_and_its_blocks_are_of_a_kind_that_is_run_or_read(page):
-    """Python and recipes run here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is no code."""
+    """Python and recipes run here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is not code."""
     text = (ROOT / page).read_text()
     assert languages(page) <= {"python", "bash", "toml", "text"}
     for other in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
@@ -76,7 +76,7 @@ def test_the_gallery_leads_to_what_make_builds():
 
 
 def test_every_measure_has_an_anchor_and_a_line_in_the_index():
-    """What `tables/heads` calls a measure is found in docs/measures; families of measures by what they begin with."""
+    """docs/measures has every measure's name in `tables/heads`; families of measures by their common beginning."""
     pages = {page.name: page.read_text() for page in (DOCS / "measures").glob("*.md")}
     anchors = [(name, anchor) for name, text in pages.items() for anchor in re.findall(r'<a id="(.+?)">', text)]
     assert len({*anchors}) == len(anchors)
@@ -96,7 +96,7 @@ def test_every_measure_has_an_anchor_and_a_line_in_the_index():
 
 @pytest.mark.parametrize("page", [pytest.param(page, marks=MARKS.get(page, [])) for page in HERE])
 def test_its_code_runs(page, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # where pages write
+    monkeypatch.chdir(tmp_path)  # pages write here
     furnish(tmp_path)
     torch.manual_seed(0)
     names = run_page(page)

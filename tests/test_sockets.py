@@ -1,4 +1,4 @@
-"""No test reaches beyond this machine."""
+"""No test connects beyond this machine."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""The wheel has every file of the packages and nothing else: no tests, notebooks, data, or files of an older build."""
+"""The wheel has exactly the packages' files: no tests, notebooks, data, or files of an older build."""
 
 import re
 import shutil

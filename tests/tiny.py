@@ -1,4 +1,4 @@
-"""Tiny transformers with every weight random, and sizes prime where they can be, so that no axis passes for another."""
+"""Tiny transformers with random weights, and prime sizes where possible, so no axis passes for another."""
 
 from dataclasses import replace
 from operator import attrgetter
@@ -45,12 +45,12 @@ STACKS: dict[str, StackConfig] = {
 
 
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:
-    """Perturb every weight: matrices, biases, norms and embeddings alike, so that none can be left out unseen."""
+    """Perturb every weight (matrices, biases, norms, embeddings), so that leaving one out shows."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for weight in (each for each in module.parameters() if each.requires_grad):  # not what is fixed
+        for weight in (each for each in module.parameters() if each.requires_grad):  # fixed ones stay
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            kept = weight.round() if weight.ndim == 1 else 0.0  # norms are 1; biases were drawn
+            kept = weight.round() if weight.ndim == 1 else 0.0  # keep norms at 1; biases were drawn
             weight.copy_(kept + 0.3 * noise)
 
 
@@ -62,9 +62,9 @@ def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64)
 
 
 class Whole:
-    """A transformer of ours that shows nothing but the protocol."""
+    """A transformer of ours that exposes only the protocol."""
 
-    # properties, since from Python 3.12 on a protocol is not looked for with `__getattr__`
+    # properties, because from Python 3.12 on protocol checks ignore `__getattr__`
     _NAMES = ("config", "tokenizer", "target_tokenizer", "sites", "device", "dtype")
     config, tokenizer, target_tokenizer, sites, device, dtype = (
         property(attrgetter(f"inner.{each}")) for each in _NAMES
@@ -81,8 +81,8 @@ def token_ids(*shape: int, d_vocab: int = 29, seed: int = 0) -> torch.Tensor:
     return torch.randint(d_vocab, shape, generator=torch.Generator().manual_seed(seed))
 
 
-# What a stack may be beside pre- and post-norm: for what is held against one plain forward a cell. LayerNorm nearly
-# everywhere, since RMSNorm rounds to float32 at every precision.
+# Stacks other than pre- and post-norm, for comparison with one plain forward pass per cell. Nearly all have LayerNorm,
+# because RMSNorm rounds to float32 at every precision.
 _PLAIN = StackConfig(
     n_layers=3, d_model=22, n_heads=4, n_kv_heads=2, d_head=6, d_mlp=13, n_ctx=11, d_vocab=29, causal=True
 )
@@ -116,7 +116,7 @@ def variant(name: str, *, causal: bool = True) -> Transformer:
     return _built(TransformerConfig(encoder=stack, output_bias=True, transform=transform))
 
 
-# Encoder and decoder differ in every size that may differ.
+# Encoder and decoder differ in every size that can differ.
 _ENCODER = replace(
     _PLAIN, n_layers=2, causal=False, n_heads=3, n_kv_heads=None, d_head=5, d_mlp=17, d_vocab=19, n_ctx=7
 )
@@ -148,7 +148,7 @@ def _built(config: TransformerConfig, dtype: torch.dtype = torch.float64) -> Tra
 
 
 def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **beside: TokenBatch) -> Pairs:
-    """Pairs that differ in two tokens each, from `firsts` on."""
+    """Pairs that differ in two tokens each, starting at `firsts`."""
     clean = rows(lengths, d_vocab=d_vocab, seed=1)
     corrupt = clean.ids.clone()
     for row, (first, length) in enumerate(zip(firsts, lengths, strict=True)):
@@ -164,7 +164,7 @@ def rows(lengths, *, d_vocab: int = 29, seed: int = 0) -> TokenBatch:
 
 
 def pairs_of_two(differing: str) -> Pairs:
-    """Pairs for `two_stacks`, which differ in what the encoder reads (`source`) or in what the decoder does."""
+    """Pairs for `two_stacks` that differ in what the encoder reads (`source`) or in what the decoder reads."""
     if differing == "source":
         return ragged_pairs(d_vocab=19, target=rows((3, 2, 3)))
     return ragged_pairs(source=rows((4, 3, 2), d_vocab=19))

@@ -1,4 +1,4 @@
-"""A tiny random decoder that reads words, minimal pairs of unequal lengths for it, and some that it tells apart."""
+"""A tiny random decoder that reads words, with minimal pairs of unequal lengths, and pairs that it tells apart."""
 
 from dataclasses import replace
 from itertools import product
@@ -25,14 +25,14 @@ FRAMES = [f"{verb} {end}" for verb, end in product(["saw", "ran", "sat", "becaus
 
 
 def word_level(*words: str) -> Backend:
-    """A tokenizer of these words, between spaces; any other is read as the first."""
+    """A tokenizer of these words, split at spaces; other words are read as the first."""
     backend = Backend(WordLevel({word: at for at, word in enumerate(words)}, unk_token=words[0]))
     backend.pre_tokenizer = WhitespaceSplit()
     return backend
 
 
 def worded(*more: str, n_layers: int = 2) -> Transformer:
-    """Random weights over `WORDS` and more."""
+    """A model with random weights over `WORDS` and more."""
     vocabulary = dict.fromkeys(["<unk>", *WORDS, *more])
     torch.manual_seed(0)
     stack = StackConfig(n_layers, 11, 3, 5, 7, 29, len(vocabulary), causal=True)
@@ -52,9 +52,9 @@ def random_worded(*more: str, **changes) -> Transformer:
 
 
 def turns(model: Transformer, names: list[str]) -> list[tuple[str, ...]]:
-    """Frames in which the subject decides which of two words the model prefers, those that turn round most often.
+    """Frames in which the subject decides which of two words the model prefers; those that flip most often.
 
-    Each with the subject that is best for the first word, the one for the second, and the two words.
+    Each comes with the best subject for the first word, the best for the second, and the two words.
     """
     logits = run(model, [f"{who} {frame}" for frame in FRAMES for who in SUBJECTS]).logits[:, -1]
     logits = logits[:, [model.tokenizer.backend.token_to_id(name) for name in names]]

@@ -79,8 +79,8 @@ def parquet(path: Path) -> Iterator[dict[str, Any]]:
 def stream(address: str) -> tuple[str, str, Callable[[], Iterator[AnnotatedText]]]:
     """The name, the digest and a stream of the texts of `NAME:CONFIG:SPLIT`, by `datasets`.
 
-    NAME is `ORG/NAME` or `ORG/NAME@REVISION` on the hub, or a folder; SPLIT is `train` by default, or `test[:1000]`. The
-    digest covers configuration, split, and commit or files. No code of the data set is run.
+    NAME is `ORG/NAME` or `ORG/NAME@REVISION` on the hub, or a folder; SPLIT is `train` by default, or `test[:1000]`.
+    The digest covers configuration, split, and commit or files. No code of the data set is run.
 
     Raises:
         InputError: `datasets` is not installed or cannot open the data set, or columns are missing.

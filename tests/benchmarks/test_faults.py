@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks.faults import stops
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of forking where threads may run
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # about forking while threads may run
 
 
 def test_a_few_of_each_kind_lose_nothing() -> None:

@@ -1,4 +1,4 @@
-"""Blocks in runs on devices, by their bytes."""
+"""Blocks are put on devices in runs, by size in bytes."""
 
 import pytest
 import torch
@@ -18,9 +18,9 @@ from tests.tiny import model, token_ids, two_stacks
         ([1, 1, 1, 1], [1, 1], 0, [0, 0, 1, 1]),
         ([4, 1, 1, 1, 1], [1, 1], 0, [0, 1, 1, 1, 1]),  # uneven blocks
         ([1, 1, 1, 1], [1, 1], 3, [0, 1, 1, 1]),  # the embedding counts
-        ([1, 1, 1, 1], [1, 1], 99, [0, 1, 1, 1]),  # and is not all that a device has
-        ([1] * 8, [4, 2, 2], 0, [0, 0, 0, 0, 1, 1, 2, 2]),  # by room
-        ([1, 1, 1], [1, 99, 1], 0, [0, 1, 2]),  # each has a block
+        ([1, 1, 1, 1], [1, 1], 99, [0, 1, 1, 1]),  # but never fills a device alone
+        ([1] * 8, [4, 2, 2], 0, [0, 0, 0, 0, 1, 1, 2, 2]),  # by free memory
+        ([1, 1, 1], [1, 99, 1], 0, [0, 1, 2]),  # each gets a block
         ([9, 1, 1], [1, 1, 1], 0, [0, 1, 2]),
         ([1, 1], [7], 0, [0, 0]),
     ],

@@ -1,4 +1,4 @@
-"""Dates are what they say: the same for a seed and index, sound in every format, and aligned to the letter."""
+"""Dates depend on seed and index alone, are valid in every format, and are aligned to the letter."""
 
 import re
 from datetime import date, datetime, timedelta

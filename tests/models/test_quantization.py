@@ -1,4 +1,4 @@
-"""Weights of eight bits: how far they are from those they were made of, and what can be done with them."""
+"""Eight-bit weights: how far are they from the originals, and what can be done with them?"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +16,7 @@ from models import load, save
 from models import quantization as quantizing
 from models.quantization import Int8
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # what importing torchao sets off
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings from importing torchao
 torchao = pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao, which the extra int8 brings")
 
 

@@ -1,4 +1,4 @@
-"""Stored tensors get into place and out again unchanged, whatever their shape, strides and dtype, in little memory."""
+"""Tensors are loaded and stored unchanged, whatever their shape, strides and dtype, in little memory."""
 
 import subprocess
 import sys
@@ -98,8 +98,8 @@ loading.build(Path({str(tmp_path)!r}), loading.QUICK | {{"num_hidden_layers": 6,
     measure = f"""from pathlib import Path
 from benchmarks.loading import measure
 print(measure("interp", Path({str(tmp_path)!r}), "{dtype}", {{}})["peak"])"""
-    for part in (code, measure):  # processes of their own, which start with no memory to use again
+    for part in (code, measure):  # in new processes, without memory to reuse
         peak = subprocess.run([sys.executable, "-c", part], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     n_bytes = sum(file.stat().st_size for file in tmp_path.glob("*.safetensors"))
-    # what the libraries themselves take differs from run to run by a tenth of these small weights; a copy is a whole
+    # libraries' own memory varies by a tenth of these small weights; a copy would be all of them
     assert times * 0.95 < float(peak) / n_bytes <= times + 0.25

@@ -1,4 +1,4 @@
-"""Models in memory become ours: the same numbers, and no second copy where none is needed; or a line says why not."""
+"""Models in memory become ours, with the same numbers and no needless copy; or one line says why not."""
 
 import copy
 import json
@@ -72,7 +72,7 @@ def test_a_copy_is_untouched_and_can_be_filled_again():
     assert torch.equal(run(copied, IDS).logits, before)
     expected = run(wrap(theirs, copy=True), IDS).logits
     assert not torch.equal(run(half, IDS).logits, expected)
-    for model in (copied, half):  # of which one shares what it is filled from
+    for model in (copied, half):  # one of them shares the weights it is filled from
         copy_weights(model, theirs)
         assert_close(run(model, IDS).logits, expected, atol=1e-6 * float(expected.abs().max()), rtol=0)
 
@@ -112,7 +112,7 @@ def test_a_tensor_of_another_dtype_is_copied_and_the_reason_given():
     assert "the others are bfloat16: stacks.decoder.norm.bias, stacks.decoder.norm.weight" in repr(wrapped.shares)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of what it imports for this
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own warning about an import
 @pytest.mark.slow
 def test_what_torch_compile_has_wrapped_is_the_same_model():
     theirs = build("gpt2")
@@ -144,7 +144,7 @@ D, HEADS, INNER, LENGTH, VOCAB, LAYERS = 20, 4, 27, 13, 23, 2
 
 
 class Mine(nn.Module):
-    """A small GPT, written from memory: a matrix each for q, k and v, one of them input first, and a mask."""
+    """A small GPT, written from memory, with a mask and separate matrices for q, k and v, one of them transposed."""
 
     def __init__(self):
         super().__init__()
@@ -276,7 +276,7 @@ def test_weights_that_do_not_fit_are_named_and_nothing_is_copied():
 
 
 def unequal() -> dict[str, torch.Tensor]:
-    """Two tensors that the configuration says are one."""
+    """Two different tensors that the configuration says are one."""
     tensors = build("gpt2").state_dict()
     return tensors | {"transformer.wte.weight": tensors["transformer.wte.weight"] + 1}
 

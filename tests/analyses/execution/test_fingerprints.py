@@ -77,7 +77,7 @@ def rounded(directory: Path) -> Model:
     if find_spec("torchao") is None:
         pytest.skip("needs torchao, which the extra int8 brings")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what importing torchao sets off
+        warnings.simplefilter("ignore")  # warnings from importing torchao
         return load(directory, quantize="int8")
 
 

@@ -40,7 +40,7 @@ def in_a_pool(number: int) -> list[int]:
 
 def test_a_worker_of_a_pool_which_may_start_no_process_does_all_itself():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forking where threads may run
+        warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads may run
         with multiprocessing.get_context("fork").Pool(1) as pool:
             found = pool.apply(in_a_pool, (1,))
     assert len({*found}) == 1

@@ -1,4 +1,4 @@
-"""Attribution: parts add up to what the model says, weights give what plain dense matrices give, planted truth."""
+"""Attribution: parts add up to the model's output, weights match plain dense matrices, planted truth is found."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def ragged(side: str = "right") -> TokenBatch:
 
 
 def given(name: str, side: str = "right") -> dict[str, TokenBatch]:
-    """What a model reads: a decoder beside an encoder has a text of its own."""
+    """The model's inputs; in an encoder-decoder, the decoder has its own text."""
     return {"tokens": ragged(side)} if name in STACKS else {"tokens": SOURCE, "target": TARGET}
 
 
@@ -132,7 +132,7 @@ def test_a_row_is_what_a_model_cut_there_says(name):
     assert lens.logits.shape == (3, 3, 2, 29)
     for layer in (2, 1, 0):
         del built.last.blocks[layer:]
-        with torch.no_grad():  # `run`'s sites do not know that blocks were removed
+        with torch.no_grad():  # `run`'s sites do not reflect removed blocks
             logits = built(batch)
         for prompt, length in enumerate(batch.lengths.tolist()):
             assert_close(lens.logits[layer, prompt], logits[prompt, torch.tensor([10, 11 - length + 2])])
@@ -180,7 +180,7 @@ def test_what_cannot_be_attributed_is_refused(ask, message):
 
 
 def dense(built: Transformer, layer: int, head: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """W_QK and W_OV, d_model x d_model, with the norm before them as a matrix."""
+    """W_QK and W_OV (d_model x d_model), including the norm before them as a matrix."""
     stack = built.last.config
     block = built.last.blocks[layer]
     reads = torch.eye(stack.d_model, dtype=torch.float64)
@@ -224,7 +224,7 @@ def test_two_heads_write_two_and_minus_one():
     expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
     for name, value in expected.items():
         assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
-    # and all of it is read from where the cat stands
+    # and all of it is read at the cat's position
     alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
     sources = attribution_by_source(alone)[0, :, :, 0]
     assert_close(sources, torch.tensor([[0, 2.0, 0, 0], [0, -1.0, 0, 0]]), atol=1e-5, rtol=0)

@@ -1,4 +1,4 @@
-"""Attribution to writers: terms add up to the model's scores, each is what a forward pass loses without its writer."""
+"""Attribution to writers: terms add up to the model's scores, and each is what a pass loses without its writer."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -25,7 +25,7 @@ from interp.parts import RootMeanSquare
 from models import planted
 from models.planted import Planted
 
-# what no other tiny model has: a narrow, scaled embedding under a norm, and norms of queries and keys that shift
+# no other tiny model has a narrow, scaled embedding under a norm, and norms of queries and keys with biases
 ODD = {
     "narrow embedding": replace(GPT2, d_embedding=11, embedding_norm=True, n_token_types=2, embedding_scale=3.0),
     "norm of each head": replace(GPT2, qk_norm="head", n_heads=4, n_kv_heads=2),
@@ -65,14 +65,14 @@ def observe(built: Transformer, side: str = "right", **options) -> Run:
 
 
 def texts(out: Run, kind: str = "self") -> tuple[TokenBatch, TokenBatch]:
-    """Of the queries, and of the keys."""
+    """The queries' text and the keys' text."""
     queries = out.target or out.tokens
     return queries, out.tokens if kind == "cross" else queries
 
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """RMSNorm in the precision of its input, so that float64 tells an error from rounding."""
+    """Make RMSNorm keep its input's precision, so that float64 tells errors from rounding."""
 
     def forward(norm: RootMeanSquare, x: torch.Tensor) -> torch.Tensor:
         normed = x * (x.square().mean(-1, keepdim=True) + norm.config.eps).rsqrt()
@@ -110,7 +110,7 @@ def every(text: TokenBatch) -> torch.Tensor:
 
 
 class Frozen(nn.Module):
-    """A norm with the scale that it had when it read `x`."""
+    """A norm whose scale is fixed to the one for `x`."""
 
     def __init__(self, norm: nn.Module, x: torch.Tensor):
         super().__init__()
@@ -124,7 +124,7 @@ class Frozen(nn.Module):
 
 
 def frozen(built: Transformer, out: Run) -> Transformer:
-    """The same model, every norm of the stream with its scale in this run."""
+    """The same model, with every norm of the stream fixed to its scale in this run."""
     built, read = deepcopy(built), {}
     names = [name for name, each in built.named_modules() if isinstance(each, nn.LayerNorm | RootMeanSquare)]
     names = [name for name in names if "norm_q" not in name and "norm_k" not in name]
@@ -141,7 +141,7 @@ def frozen(built: Transformer, out: Run) -> Transformer:
 
 
 def silence(built: Transformer, source: str, writer: str, writes: dict[str, torch.Tensor]) -> tuple[Transformer, dict]:
-    """A model, and edits, in which one writer of a stack writes nothing and all others what they do."""
+    """A model and edits in which one writer of a stack writes nothing, and all others write as before."""
     built, edits = deepcopy(built), {site: set_to(write) for site, write in writes.items()}
     if writer.startswith("embed"):
         nn.init.zeros_(getattr(built.stack(source).embed, writer.split(".")[1]).weight)
@@ -161,7 +161,7 @@ ORACLES = ["gpt2", "bert", "post-norm decoder", "after", "sandwich", "parallel, 
 
 @pytest.mark.parametrize("name", [*ORACLES, "two original"])
 def test_a_part_is_what_is_lost_where_its_writer_alone_is_silent(exact, name):
-    """By forward passes: norms keep their scales, and what all other layers write is put in place."""
+    """By forward passes: norms keep their scales, and other layers' writes are fixed."""
     built = build(name)
     kind = "cross" if name.startswith("two ") else "self"
     stack, layer = [*built.config.stacks][-1], built.config.n_layers - 1
@@ -206,7 +206,7 @@ def test_a_value_adds_up_along_any_direction(exact, name, kind):
 
 
 def every_row(out: Run) -> torch.Tensor:
-    """Every query of every prompt, in no order."""
+    """Every query of every prompt, shuffled."""
     pairs = texts(out)[0].mask.nonzero()
     return pairs[torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0))]
 

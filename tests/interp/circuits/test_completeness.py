@@ -1,4 +1,4 @@
-"""Circuits known on paper, OR and AND of two heads: what keeping, removing, completeness and minimality say of each."""
+"""Circuits known on paper, OR and AND of two heads: keeping, removing, completeness and minimality."""
 
 from copy import deepcopy
 
@@ -22,7 +22,7 @@ GATES = {"or": OR, "and": AND}
 
 
 def gate(name: str):
-    """The model of a gate, and pairs that differ in their last word alone."""
+    """The model of a gate, and pairs that differ only in their last word."""
     model = saturating(*GATES[name], d_vocab=14)
     clean, corrupt = (TokenBatch.from_rows([[first, end] for end in range(2, 14)]) for first in (CUE, BLANK))
     return model, Pairs(clean, corrupt, torch.zeros(12, dtype=torch.long), torch.ones(12, dtype=torch.long))
@@ -48,7 +48,7 @@ def test_half_of_a_gate_is_not_complete_and_the_whole_is(name):
     split = Split.from_pairs(pairs)
     half, both = circuits(model, [*LEFT, LAST], BOTH)
     table = completeness(model, split, logit_difference(), half).table()
-    assert table["gap"].abs().max() == 1.0  # either path of OR does without the other; of AND one is not faithful
+    assert table["gap"].abs().max() == 1.0  # either path of OR suffices alone; one path of AND is not faithful
     assert table.loc[table["worst"], "gap"].abs().tolist() == [1.0]
     assert table["groups"].tolist() == [6] * len(table)
     found = completeness(model, split, logit_difference(), both)
@@ -63,7 +63,7 @@ def test_growth_finds_the_set_that_random_ones_miss():
     table = found.table()
     assert table["removed"].tolist() == [0, 1]
     assert table["gap"].tolist() == [0.0, -1.0]
-    assert found.removed[1].names()[0] in LEFT  # without the last edge neither does the task
+    assert found.removed[1].names()[0] in LEFT  # without the last edge, neither path does the task
 
 
 @pytest.mark.parametrize("name", GATES)
@@ -76,7 +76,7 @@ def test_every_edge_of_a_gate_is_needed_somewhere_and_an_idle_one_nowhere(name):
     assert table["gap"].drop(idle).tolist() == [1.0] * 5
     assert table.loc[idle, "gap"] == 0.0
     assert table.index[table["worst"]].tolist() == [idle]
-    if name == "or":  # what the other path covers shows only without that
+    if name == "or":  # a path's role shows only without the other
         names = [" -> ".join(edge) for edge in (*LEFT, *RIGHT)]
         assert (table.loc[names, "removed"] > 0).all()
     assert f"chosen: {idle}" in repr(found)
@@ -132,7 +132,7 @@ class TestHypotheses:
         assert 0.05 - 2 * (0.05 * 0.95 / 300) ** 0.5 <= level / 300 <= 0.05 + 2 * (0.05 * 0.95 / 300) ** 0.5
         x = random.normal(size=60)
         assert independence_test(x**2 + 0.1 * random.normal(size=60), x) < 0.01
-        assert independence_test(np.zeros(60), x) == 1.0  # nothing is left that could depend
+        assert independence_test(np.zeros(60), x) == 1.0  # no variance is left
 
     def test_minimality_keeps_its_level_at_the_quantile_and_is_corrected(self):
         random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Circuits kept alone: the fast way against one edited forward pass a circuit, and against runs as they are."""
+"""Circuits kept alone: the fast way against one edited forward pass per circuit, and against plain runs."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Sets of edges and nodes chosen by scores: by rank, grown from the logits, and by a sign that resamples keep."""
+"""Sets of edges and nodes chosen by scores: by rank, grown from the logits, and by signs stable over resamples."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def scored(graph: Graph, **scores: float) -> torch.Tensor:
 
 
 GRAPH = Graph.from_model(model("gpt2"))
-# embed reaches the logits over head 0.1 and over the feed-forward; 1.2 is strong, and nothing that is kept feeds it
+# embed reaches the logits via head 0.1 and via the feed-forward; 1.2 is strong, but nothing kept feeds it
 SCORES = scored(
     GRAPH, L1_2__logits=9, L0_1__logits=3, embed__L0_1_v=1, mlp_0__logits=-5, embed__mlp_0=-4, embed__logits=0.5
 )
@@ -69,7 +69,7 @@ def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it(mo
     torch.testing.assert_close(noised[edges.members], expected)
     assert noised[~edges.members].isnan().all()
     denoised = edge_scores(single_edges(tiny, pairs, metric, edges, "denoise"))
-    own = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs have the other answer
+    own = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs swap answers
     back = single_edges(tiny, pairs.swapped(), own, edges)
     torch.testing.assert_close(denoised[edges.members], back.effects()[edges.members])
 
@@ -86,7 +86,7 @@ def test_edges_of_a_model_that_is_linear_in_its_stream_are_what_attribution_says
 def test_a_divergence_is_from_the_clean_prompts_in_both_directions():
     tiny, pairs = build("pre"), ragged_pairs()
     edges = from_edges(Graph.from_model(tiny), [("mlp.1", "logits")])
-    assert (edge_scores(single_edges(tiny, pairs, kl_divergence(), edges))[edges.members] < 0).all()  # it only grows
+    assert (edge_scores(single_edges(tiny, pairs, kl_divergence(), edges))[edges.members] < 0).all()  # it can only grow
     cells = single_edges(tiny, pairs, kl_divergence(), edges, "denoise")
     assert cells.effects()[edges.members].abs().max() > 1e-3
 
@@ -105,7 +105,7 @@ def test_the_top_is_by_rank_and_pruning_takes_what_nothing_feeds():
 
 def test_growth_takes_the_strongest_edge_into_what_is_there():
     grown = greedy(GRAPH, SCORES, 4, absolute=True)
-    # 1.2 leads to the logits, so it comes first, then what is strongest into the logits or into 1.2, and so on
+    # 1.2 leads to the logits, so it comes first, then the strongest edge into the logits or 1.2, and so on
     assert {*grown.names()} == {("1.2", "logits"), ("mlp.0", "logits"), ("embed", "mlp.0"), ("0.1", "logits")}
     signed = greedy(GRAPH, SCORES, 3)
     assert {*signed.names()} == {("1.2", "logits"), ("0.1", "logits"), ("embed", "0.1.v")}
@@ -118,8 +118,8 @@ def test_a_sign_holds_in_as_many_resamples_as_its_groups_agree():
     found = sign_shares(values, range(6))
     assert found[[0, 2]].tolist() == [1.0, 1.0]
     assert found[1] < 0.6
-    assert found[3:].tolist() == [0.0, 0.0]  # nothing has no sign, and dust neither
-    # a group of five against one is nearly always right; as two groups it is right in three resamples of four
+    assert found[3:].tolist() == [0.0, 0.0]  # neither 0 nor rounding noise has a sign
+    # the -4 flips the sign if drawn twice: in 26% of resamples, or as one of two groups in 25%
     lone = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, -4.0]])
     assert sign_shares(lone, range(6), resamples=4000)[0] == pytest.approx(1 - 0.263, abs=0.02)
     assert sign_shares(lone, [*"aaaaab"], resamples=4000)[0] == pytest.approx(0.75, abs=0.02)
@@ -130,7 +130,7 @@ def test_only_stable_edges_stay_and_by_default_those_that_help():
     scores = torch.zeros(*GRAPH.exists.shape, 8)
     scores[SCORES > 0] = 1.0
     scores[SCORES < 0] = -1.0
-    scores[GRAPH.index("senders")["1.2"], -1] = torch.tensor([9.0, -8, 9, -8, 9, -8, 9, -8])  # large and unsure
+    scores[GRAPH.index("senders")["1.2"], -1] = torch.tensor([9.0, -8, 9, -8, 9, -8, 9, -8])  # large but uncertain
     kept = stable(GRAPH, scores, range(8))
     assert {*kept.names()} == {("0.1", "logits"), ("embed", "0.1.v"), ("embed", "logits")}
     assert stable(GRAPH, scores, range(8), absolute=True).size == 5

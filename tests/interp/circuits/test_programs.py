@@ -1,6 +1,6 @@
-"""Programs whose true edges are known, compiled by Tracr or set by hand: which of them can single patches see?
+"""Programs with known true edges, compiled by Tracr or set by hand: which edges can single patches detect?
 
-A true edge is detectable where what its receiver reads of the sender differs between the run and the reference.
+A true edge is detectable if what its receiver reads of the sender differs between the run and the reference.
 """
 
 import json
@@ -18,8 +18,8 @@ from interp.patching import Pairs, function, logit_difference
 from models.tracr import Compiled
 from tests.interp.patching.test_ablation import saturating
 
-TRACR = {"reverse": "reverse", "frac_prevs": "proportion", "sort_unique": None}  # as ACDC's file calls them
-CONSTANT = ("token", "0.0.v")  # of reverse: it reads that BOS is BOS, and nothing else
+TRACR = {"reverse": "reverse", "frac_prevs": "proportion", "sort_unique": None}  # names in ACDC's file
+CONSTANT = ("token", "0.0.v")  # in reverse: it reads only that BOS is BOS
 
 
 @pytest.fixture(scope="module", params=TRACR)
@@ -28,7 +28,7 @@ def program(request, shared_file) -> tuple[str, Compiled]:
 
 
 def words(compiled: Compiled, length: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Clean and corrupted texts of as many tokens, in random order."""
+    """Clean and corrupted texts of `length` tokens, in random order."""
     tokens = [token for token in compiled.tokens if token not in {"BOS", "compiler_pad"}]
     texts = [("BOS", *text) for text in product(tokens, repeat=length)]
     order = np.random.default_rng(seed).permutation(len(texts))[:48]
@@ -38,7 +38,7 @@ def words(compiled: Compiled, length: int, seed: int = 0) -> tuple[torch.Tensor,
 
 
 def distance(compiled: Compiled, clean: torch.Tensor):
-    """How far the program's output is from that of the clean texts."""
+    """The distance of the program's output from that on clean texts."""
     outputs, columns = [*compiled.outputs], torch.arange(1, clean.shape[1]).expand(len(clean), -1)
     right = run(compiled.model, clean).logits[:, 1:, outputs]
 
@@ -49,14 +49,14 @@ def distance(compiled: Compiled, clean: torch.Tensor):
 
 
 def effects(model, pairs, metric, everything: Circuit, parts_: Sequence[Circuit], ablation="corrupt") -> np.ndarray:
-    """How far the metric moves, on average over prompts, where one part of the whole graph is taken away."""
+    """The mean change of the metric over prompts if one part of the whole graph is removed."""
     cells = faithfulness(model, pairs, metric, [everything, *(everything - part for part in parts_)], ablation=ablation)
     (values,) = cells.values.values()
     return (values[1:] - values[0]).abs().mean(-1).numpy()
 
 
 def reads(model: Transformer, graph: Graph, outputs: Sequence[int]) -> dict[str, torch.Tensor]:
-    """What each receiver multiplies the stream by."""
+    """The matrix that each receiver multiplies the stream by."""
     weights = {"logits": torch.eye(model.config.d_model, dtype=model.dtype)[:, [*outputs]]}
     for layer, block in enumerate(model.last.blocks):
         attn = block.attn
@@ -67,7 +67,7 @@ def reads(model: Transformer, graph: Graph, outputs: Sequence[int]) -> dict[str,
 
 
 def written_to_stream(model: Transformer, writes) -> list[torch.Tensor]:
-    """What each sender writes, in their order."""
+    """What each sender writes, in order."""
     rows = []
     for site, value in writes.items():
         heads = site.endswith(".z") and model.last.blocks[int(site.split(".")[1])].attn.W_O
@@ -79,7 +79,7 @@ def written_to_stream(model: Transformer, writes) -> list[torch.Tensor]:
 
 @torch.no_grad()
 def varying(model, graph: Graph, pairs: Pairs, ablation: str, outputs: Sequence[int]) -> set[tuple[str, str]]:
-    """Edges of whose sender the receiver reads something else in the reference."""
+    """Edges whose receiver reads something else from the sender in the reference."""
     reference = common_writes(model, graph, ablation, [pairs.inputs[1]]) or written(model, graph, pairs.inputs[1])
     pair = (written(model, graph, pairs.inputs[0]), reference)
     change = [own - other for own, other in zip(*(written_to_stream(model, each) for each in pair), strict=True)]
@@ -91,7 +91,7 @@ def varying(model, graph: Graph, pairs: Pairs, ablation: str, outputs: Sequence[
 
 @torch.no_grad()
 def true_edges(compiled: Compiled, graph: Graph) -> set[tuple[str, str]]:
-    """Edges along which the receiver reads a direction that the sender may write, by the weights alone."""
+    """Edges whose receiver reads a direction that the sender can write, by the weights alone."""
     model = compiled.model
     rows = [model.last.embed.token.weight[: len(compiled.tokens)], model.last.embed.position.weight]
     for block in model.last.blocks:
@@ -102,7 +102,7 @@ def true_edges(compiled: Compiled, graph: Graph) -> set[tuple[str, str]]:
 
 
 def published_edges(file, name: str) -> set[tuple[str, str]]:
-    """ACDC's edges between nodes, by our names; those inside a head or a feed-forward are left out."""
+    """ACDC's edges between nodes, by our names, without those inside a head or feed-forward."""
 
     def place(site: str) -> str:
         layer = site.split(".")[1] if "." in site else ""
@@ -144,7 +144,7 @@ def test_published_edges_are_among_those_of_the_weights(program, shared_file):
     by_weights = true_edges(compiled, Graph.from_model(compiled.model, embeddings="apart"))
     assert published <= by_weights
     assert len(published) == {"reverse": 11, "frac_prevs": 7}[name]
-    # the others read that BOS is BOS, and the direction that is 1 everywhere
+    # others read that BOS is BOS, and the direction that is always 1
     assert len(by_weights) == {"reverse": 15, "frac_prevs": 7}[name]
 
 
@@ -168,7 +168,7 @@ def test_what_single_patches_see_of_reverse_is_a_matter_of_the_ablation(ablation
 
 
 def scores(found: set, true: set, detectable: set) -> tuple[int, int, float, float]:
-    """How many are detectable and found, how many of these are true, and how many of the detectable were found."""
+    """How many are detectable and found, the share of found ones that are true, and of detectable ones found."""
     precision = len(found & true) / len(found) if found else 1.0
     return len(detectable), len(found), precision, len(found & detectable) / max(len(detectable), 1)
 
@@ -193,7 +193,7 @@ def table(name: str, compiled: Compiled, length: int = 4) -> list[tuple]:
     return rows
 
 
-# by unit and ablation: how many parts are detectable, and how many of these single patches find
+# by unit and ablation: how many parts are detectable, and how many of them single patches find
 FOUND = {
     "reverse": {"edge": ((3, 2), (13, 9), (15, 11)), "node": ((2, 2), (7, 7), (7, 7))},
     "frac_prevs": {"edge": ((3, 3), (6, 5), (7, 5)), "node": ((3, 3), (4, 4), (4, 4))},
@@ -211,7 +211,7 @@ def test_single_patches_find_true_parts_alone_and_all_nodes_that_vary(program):
 
 @pytest.mark.parametrize(("kind", "ends"), [("or", (0.0, 1.0)), ("and", (1.0, 2.0))])
 def test_taking_away_finds_and_putting_in_finds_or(kind, ends):
-    """Two heads write a cue into one sum, which is counted from 0 to 1 (either is enough) or from 1 to 2 (both are)."""
+    """Two heads write a cue into one sum, clipped to 0-1 (either suffices) or to 1-2 (both are needed)."""
     model = saturating(*ends).double()
     ids = torch.tensor([[1, 0]])
     pairs = Pairs.from_ids(model, ids, ids * 0, right=0, wrong=1)

@@ -1,4 +1,4 @@
-"""Planted induction with redundant heads among noise: is the circuit enough alone, and are fewer of its edges wrong?"""
+"""Planted induction with redundant heads among noise: does the circuit suffice, and are fewer of its edges wrong?"""
 
 import numpy as np
 import pytest

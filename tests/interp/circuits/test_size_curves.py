@@ -1,4 +1,4 @@
-"""Faithfulness against size: MIB's areas by hand, circuits by rank, random circuits beside them."""
+"""Faithfulness by size: MIB's areas by hand, circuits by rank, and random circuits."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ NAMED = Graph.from_model(model("gpt2"), positions=("A", "B"))
 
 
 def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[int, ...]) -> SizeCurve:
-    """A curve of these values, circuit x prompt, where nothing kept gives 1 and everything 3."""
+    """A curve of these values (circuit x prompt); keeping nothing gives 1, keeping everything 3."""
     table = torch.tensor(values, dtype=torch.float64)
     plain = torch.ones(table.shape[1], dtype=torch.float64)
     cells = Cells("", "denoise", ("circuit",), {"m": table}, {"m": 3 * plain}, {"m": plain}, kind="circuits")
@@ -34,8 +34,8 @@ def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[in
     [
         ((0.1, 0.5, 1.0), [0.0, 1.0, 1.0], (0.2 + 0.5, 0.2)),
         ((0.1, 0.5, 1.0), [2.0, 1.0, 0.5], (0.6 + 0.375, 0.2 + 0.125)),
-        ((0.0, 0.5, 1.0), [1.5, 0.5, 1.5], (1.0, 0.5)),  # what lies on both sides of 1 does not cancel
-        (SHARES, [1.0] * 10, (0.999, 0.0)),  # a perfect curve has all but the first share
+        ((0.0, 0.5, 1.0), [1.5, 0.5, 1.5], (1.0, 0.5)),  # deviations above and below 1 do not cancel
+        (SHARES, [1.0] * 10, (0.999, 0.0)),  # a perfect curve lacks only the first share
     ],
 )
 def test_areas_by_hand(shares, values, expected):
@@ -94,7 +94,7 @@ def test_a_random_circuit_has_its_size_and_no_dead_end(size):
     for seed in range(4):
         circuit = random_circuit(GRAPH, size, seed=seed)
         assert circuit.pruned().names() == circuit.names()
-        assert size <= circuit.size <= size + (size == 2)  # beside embed -> logits no second edge is a path
+        assert size <= circuit.size <= size + (size == 2)  # besides embed -> logits, no second edge makes a path
     assert random_circuit(NAMED, size, seed=1).pruned().size == random_circuit(NAMED, size, seed=1).size >= size
 
 
@@ -111,7 +111,7 @@ def test_random_circuits_differ_and_a_path_leads_from_the_input_to_the_logits():
 
 
 def test_random_nodes_are_any_nodes_of_every_wiring():
-    graph = Graph.from_model(model("post-norm decoder"))  # which has no edges
+    graph = Graph.from_model(model("post-norm decoder"))  # it has no edges
     sets = [random_circuit(graph, 3, kind="nodes", seed=seed) for seed in range(30)]
     assert {(each.kind, each.size) for each in sets} == {("nodes", 3)}
     assert {name for each in sets for name in each.names()} == {*graph.senders}

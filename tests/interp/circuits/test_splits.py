@@ -1,4 +1,4 @@
-"""Prompts that choose and prompts that report: never one of them, nor a group, on both sides."""
+"""No prompt and no group is both among the prompts that choose and those that report."""
 
 import numpy as np
 import pytest
@@ -60,4 +60,4 @@ def test_a_share_is_a_ratio_of_means_and_its_interval_is_over_groups():
     noise = torch.randn(30, generator=torch.Generator().manual_seed(0)).double()
     alone = share_of_difference(noise[None], torch.ones(30), range(30))
     copied = share_of_difference(noise.repeat(20)[None], torch.ones(600), [*range(30)] * 20)
-    assert (copied.low[0], copied.high[0]) == pytest.approx((alone.low[0], alone.high[0]))  # copies tell nothing new
+    assert (copied.low[0], copied.high[0]) == pytest.approx((alone.low[0], alone.high[0]))  # copies add no information

@@ -1,4 +1,4 @@
-"""Generation on the cache is what recomputing everything would give, and draws only what it may."""
+"""Generation with the cache equals recomputing everything, and draws only allowed tokens."""
 
 from dataclasses import replace
 from unittest import mock
@@ -23,10 +23,10 @@ def writes(*given, **settings) -> torch.Tensor:
 
 
 def two_stacks(kind: str = "gpt2", target_start: int | None = 2, **writing) -> Transformer:
-    """An encoder and a decoder whose blocks are those of `STACKS[kind]`."""
+    """An encoder and a decoder with blocks of `STACKS[kind]`."""
     stack = STACKS[kind]
     encoder, decoder = replace(stack, causal=False, n_layers=3), replace(stack, causal=True, cross_attention=True)
-    torch.manual_seed(0)  # what `randomise` perturbs is drawn too
+    torch.manual_seed(0)  # `randomise` perturbs weights that are drawn, too
     built = Transformer(
         TransformerConfig(decoder, encoder, target_start=target_start, writing=Writing(**writing))
     ).double()
@@ -35,7 +35,7 @@ def two_stacks(kind: str = "gpt2", target_start: int | None = 2, **writing) -> T
 
 
 def by_recomputing(built, prompts: TokenBatch, steps: int, temperature: float = 0.0, target=None) -> torch.Tensor:
-    """The continuation with a whole pass a token over the last n_ctx tokens; of `target`, where there is one."""
+    """The continuation (of `target`, if given), with a whole pass per token over the last n_ctx tokens."""
     ids, drawn = prompts.ids if target is None else target, streams(0, prompts)
     for _ in range(steps):
         read = {"tokens": ids[:, -built.config.n_ctx :]} if target is None else {"tokens": prompts, "target": ids}
@@ -80,8 +80,8 @@ def test_generation_ends_when_every_prompt_has_stopped():
     assert stopped.shape[1] == max(ends) + 1
     for row, whole, end in zip(stopped, free, ends, strict=True):
         assert torch.equal(row[: end + 1], whole[: end + 1])
-        assert (row[end:] == stop).all()  # a text that has ended repeats its end
-    stops = {int(free[0, 8]), int(free[0, 11])}  # any of several
+        assert (row[end:] == stop).all()  # an ended text repeats its end
+    stops = {int(free[0, 8]), int(free[0, 11])}  # several stops
     alone = writes(transformer, prompt[:1], 40, stop=stops, **drawn)[0]
     assert torch.equal(alone, free[0, : first_of(free[0], stops, 5) + 1])
 
@@ -109,7 +109,7 @@ def test_what_is_next_to_nothing_takes_the_likeliest(settings):
     transformer, prompt = model("gpt2"), token_ids(3, 5)
     assert torch.equal(writes(transformer, prompt, 6, **settings), writes(transformer, prompt, 6))
     single = model("gpt2", dtype=torch.float32)
-    for penalty in (1e-300, 1e300):  # what was said is said again, or never
+    for penalty in (1e-300, 1e300):  # earlier tokens come always, or never again
         ids = writes(single, prompt, 6, repetition_penalty=penalty, **settings)
         assert torch.isin(ids[0, 5:], ids[0, :5]).float().mean() == (penalty < 1)
 
@@ -134,7 +134,7 @@ SQUARED = (PROBABILITIES[0] ** 2 / (PROBABILITIES**2).sum()).tolist()
         ({"top_p": 0.01}, [0, 1, 0, 0]),
         ({"top_p": 0.79}, [0, 50, 0, 30]),
         ({"top_p": 0.81}, [0, 50, 15, 30]),
-        ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),  # of the two that are left, the first has 5/8
+        ({"top_k": 2, "top_p": 0.6}, [0, 1, 0, 0]),  # the first of the remaining two has 5/8
     ],
 )
 def test_draws_follow_the_tempered_softmax_of_exactly_the_likeliest(settings, weights):
@@ -157,7 +157,7 @@ def test_a_text_ends_where_its_decoders_context_is_full():
     assert writes(transformer, source, 100).shape == (2, 13)
     full, whole = token_ids(2, 13), writes(transformer, source, 8)
     assert torch.equal(writes(transformer, source, target=full), full)
-    assert torch.equal(writes(transformer, source, 5, target=whole[:, :4]), whole)  # what is there already is continued
+    assert torch.equal(writes(transformer, source, 5, target=whole[:, :4]), whole)  # the given beginning is continued
     end = int(whole[0, 1])
     ended = writes(two_stacks(ends=(end, 28)), source[:1], 8)
     assert torch.equal(ended, whole[:1, : 1 + first_of(whole[0], {end, 28}, 1)])

@@ -1,4 +1,4 @@
-"""Edits and captures while text is written are those of whole passes over the whole text; prompts may be ragged."""
+"""Edits and captures during generation equal those of passes over the whole text; prompts may be ragged."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,7 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def at(positions: Callable[[int], list[int]], f: Callable[[Tensor], Tensor], head: int | slice = slice(None)):
-    """The edit of a whole pass over a text whose prompt has so many tokens, at positions that are there already."""
+    """The edit of a whole pass over a text with a prompt of that length, at positions that exist so far."""
 
     def edit(value: Tensor, n_prompt: int) -> Tensor:
         changed = value.clone()
@@ -37,7 +37,7 @@ def hide_last_key(x: Tensor, n: int) -> Tensor:
 
 
 STREAM, LATE = "decoder.0.resid_post", range(99)
-# what is said to `generate`, and what it means in a whole pass
+# an argument of `generate`, and its meaning in a whole pass
 EDITS = {
     "everywhere": ({STREAM: add(VECTOR)}, {STREAM: lambda n: lambda x: x + VECTOR}),
     "a function": ({STREAM: lambda x: x * 0.5}, {STREAM: lambda n: lambda x: x * 0.5}),
@@ -67,7 +67,7 @@ EDITS = {
 
 
 def by_whole_passes(transformer: Transformer, row: Tensor, edit):
-    """One text, a pass over all of it for each token: its ids, and what the last pass captured."""
+    """Generate one text with a whole pass per token: its ids, and the captures of the last pass."""
     bound, ids = {site: make(row.shape[1]) for site, make in edit.items()}, row
     for _ in range(STEPS):
         out = run(transformer, ids, "*", bound)
@@ -90,12 +90,12 @@ def test_tokens_and_captures_are_those_of_whole_passes_over_each_text_alone(case
                     own = own.narrow(axis, first, length + STEPS - 1)
             assert_close(own, value[0], msg=lambda text, site=site: f"{site}: {text}", **CLOSE)
     plain = generate(transformer, PROMPTS, STEPS, capture="logits")
-    assert not torch.equal(plain["logits"], found["logits"])  # or the edit did nothing to any text
+    assert not torch.equal(plain["logits"], found["logits"])  # else the edit did nothing
     whole = generate(Whole(transformer), PROMPTS, STEPS, edit=said, capture="*")
     assert torch.equal(whole.ids, found.ids)
     assert [*whole.activations] == [*found.activations]
     for site, value in found.activations.items():
-        for row, length in enumerate(LENGTHS):  # what stands on padding is nobody's
+        for row, length in enumerate(LENGTHS):  # values at padding do not count
             if "position" in transformer.sites[site].axes:
                 own = slice(max(LENGTHS) - length, None)
                 assert_close(whole[site][row, own], value[row, own], **CLOSE)
@@ -133,7 +133,7 @@ def test_an_encoder_is_edited_and_captured_in_its_own_text(kind):
     for site, value in out.activations.items():
         assert_close(found[site], value, msg=lambda text, site=site: f"{site}: {text}", **CLOSE)
     assert torch.equal(generate(Whole(transformer), source, 6, edit=edit).ids, ids)
-    found = generate(transformer, source, 4, target=pairs.target).tokens.id_lists()  # of several lengths
+    found = generate(transformer, source, 4, target=pairs.target).tokens.id_lists()  # of different lengths
     for ids, *texts in zip(found, source.id_lists(), pairs.target.id_lists(), strict=True):
         prompt, target = map(torch.tensor, texts)
         assert generate(transformer, prompt, 4, target=target).ids[0].tolist() == ids
@@ -141,7 +141,7 @@ def test_an_encoder_is_edited_and_captured_in_its_own_text(kind):
 
 @pytest.mark.parametrize("make", [lambda built: built, Whole], ids=["cache", "whole"])
 def test_positions_are_the_whole_texts_when_its_beginning_has_left_the_context(make):
-    """A context of 13: the edited token at position 7 is at another place of every later window."""
+    """In a context of 13, the edited token at position 7 moves to another place in every later window."""
     transformer, ids = model("gpt2"), token_ids(1, 5)
     found = generate(make(transformer), ids, 20, edit={STREAM: add(3 * VECTOR, position=7)}).ids
     for _ in range(20):
@@ -183,7 +183,7 @@ def test_a_repetition_penalty_is_that_of_transformers():
     assert_close(penalised(logits, ids, torch.ones_like(ids).bool(), 1.7), theirs(ids, logits))
     alone = penalised(logits[:1], ids[:1, 4:], torch.ones(1, 5).bool(), 1.7)
     mask = torch.arange(9)[None] >= 4
-    assert_close(penalised(logits[:1], ids[:1], mask, 1.7), alone)  # padding was not said
+    assert_close(penalised(logits[:1], ids[:1], mask, 1.7), alone)  # padding does not count as earlier text
     free, held = (generate(model("gpt2"), PROMPTS, 9, repetition_penalty=each) for each in (1.0, 1e9))
     assert all(len({*row.tolist()}) == 9 for row in held.ids[:, 6:])
     assert any(len({*row.tolist()}) < 9 for row in free.ids[:, 6:])
@@ -201,8 +201,8 @@ def test_strings_end_texts_and_pieces_are_the_continuations():
     cut = generate(built, prompts, stop=[word], **settings)
     before, found, _ = whole.continuations[0].partition(word)
     assert cut.continuations[0].startswith(before + found)
-    assert len(cut.continuations[0]) <= len(before + found) + 12  # no further than the token that completes it
+    assert len(cut.continuations[0]) <= len(before + found) + 12  # up to the token that completes it
     assert cut.tokens.lengths[0] < whole.tokens.lengths[0]
-    pieces = generate_pieces(built, "The old lady", 10**6)  # and may be left
+    pieces = generate_pieces(built, "The old lady", 10**6)  # the loop may be left early
     assert "".join(next(pieces)[0] for _ in range(6)) == generate(built, "The old lady", 6).continuations[0]
     assert "no tokenizer, so what it writes is no text" in refusal(next, generate_pieces(model("gpt2"), PROMPTS))

@@ -1,4 +1,4 @@
-"""Encoders from outside, alone and before a decoder: which output layer there is, and what they write."""
+"""Encoders from outside, alone and before a decoder: which output layer do they have, and what do they write?"""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def test_distances_have_no_bucket_where_theirs_have_none(distance, source, targe
 
 
 def same_texts(ours: torch.Tensor, theirs: torch.Tensor, ends: set[int]) -> None:
-    """Equal up to each text's end: what follows there is padding, which is theirs to choose."""
+    """Assert equality up to each text's end; what follows is padding, which is up to them."""
     for one, other in zip(ours.tolist(), theirs.tolist(), strict=True):
         length = next((place + 1 for place, id in enumerate(other) if place and id in ends), len(other))
         assert one[:length] == other[:length]
@@ -71,7 +71,7 @@ def test_generation_config_counts_where_there_is_one():
     assert with_generation(raw, {"decoder_start_token_id": 0})["decoder_start_token_id"] == 0
 
 
-# config.json, whether there is an output layer of its own, and whether the stream is scaled before it
+# config.json, whether it has its own output layer, and whether the stream is scaled before it
 OUTPUTS = {
     "old, tied": ({"tie_word_embeddings": True}, False, True),
     "old, silent": ({}, False, True),
@@ -117,7 +117,7 @@ def test_spelling_to_phonemes_equals_transformers(phonemes):
     with torch.no_grad():
         expected = theirs(source.ids, attention_mask=source.mask.long(), decoder_input_ids=target.ids)
     got, read = run(ours, source, target=target).logits, target.mask
-    assert_close(got[read], expected.logits[read], atol=3e-5, rtol=1e-5)  # other kernels: float32 rounds otherwise
+    assert_close(got[read], expected.logits[read], atol=3e-5, rtol=1e-5)  # other kernels round float32 differently
 
 
 def test_photograph_is_spoken_as_its_author_says(phonemes, capsys):

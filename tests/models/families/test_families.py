@@ -1,4 +1,4 @@
-"""Every family computes what it computes in `transformers`, and docs/families.md says how closely.
+"""Every family computes what it computes in `transformers`, as closely as docs/families.md says.
 
 A family joins with an entry in `variants.json`: the first variant of a model gets every test below, later ones parity
 and saving. `python tests/families.py` then writes the family into the table of docs/families.md.
@@ -32,7 +32,7 @@ ON_ALL = {
     "test_outputs_streams_and_patterns_are_theirs",
     "test_saved_models_are_read_by_transformers",
 }
-# they change what a call gives back, or what the configuration says of itself, not what is computed
+# fields that change what a call returns, or what the configuration says, but not the computation
 STRUCTURAL = {"is_encoder_decoder", "model_type", "output_attentions", "output_hidden_states", "return_dict", "dtype"}
 
 
@@ -91,7 +91,7 @@ def test_gradients_are_theirs(pair, tmp_path):
             continue
         got = torch.zeros_like(weight) if weight.grad is None else weight.grad
         error, size = float((got - theirs[name]).norm()), float(theirs[name].norm())
-        # keys' biases move no pattern: their gradients are rounding errors around 0
+        # keys' biases do not change patterns: their gradients are rounding errors around 0
         assert error <= 1e-6 * size + 1e-9 * largest, f"{name}: {error:.1e} of {size:.1e}"
 
 
@@ -116,7 +116,7 @@ def test_generated_text_is_theirs(pair):
     variant, n_ctx = pair.variant, pair.ours.config.n_ctx
     length = variant.length if pair.both else min(variant.length, n_ctx - variant.new_tokens)
     ids = torch.tensor(pair.texts(length, length))
-    # no id ends or pads: all texts are as long as they may be
+    # no id ends or pads, so all texts have full length
     start = {"decoder_start_token_id": pair.ours.config.target_start} if pair.both else {}
     settings = transformers.GenerationConfig(max_new_tokens=variant.new_tokens, do_sample=False, **start)
     pair.theirs.generation_config = settings
@@ -134,7 +134,7 @@ def test_wrapped_in_memory_it_is_what_it_is_loaded_from_files(pair):
             assert torch.equal(other.get_parameter(name), weight), name
         assert copied.get_parameter(name).stride() == weight.stride(), name
     theirs = {each.untyped_storage().data_ptr() for each in pair.theirs.state_dict().values()}
-    for share in shared.shares.parameters:  # what is said to be shared is, and nothing else
+    for share in shared.shares.parameters:  # exactly what should be shared is
         here = shared.get_parameter(share.parameter).untyped_storage().data_ptr()
         assert (here in theirs) is share.shared, share
     assert {share.parameter for share in shared.shares.parameters} == {*dict(shared.named_parameters())}
@@ -142,11 +142,11 @@ def test_wrapped_in_memory_it_is_what_it_is_loaded_from_files(pair):
 
 def test_saved_models_are_read_by_transformers(pair, tmp_path):
     variant = pair.variant
-    save(pair.ours, tmp_path / "ours")  # in the family that it came from; refused if its configuration does not survive
+    save(pair.ours, tmp_path / "ours")  # in its own family; refused if its configuration would change
     theirs, report = type(pair.theirs).from_pretrained(
         tmp_path / "ours", output_loading_info=True, dtype=torch.float64, **variant.ways
     )
-    assert theirs.config.architectures == [variant.model]  # what AutoModel... would build
+    assert theirs.config.architectures == [variant.model]  # the class that AutoModel would build
     assert not report["unexpected_keys"]
     assert not {key for key in report["missing_keys"] if variant.absent not in key}
     with torch.no_grad():
@@ -173,14 +173,14 @@ def test_fields_that_nothing_reads_are_refused_or_change_nothing(pair, tmp_path)
     different = read_pair(pair.variant, torch.float64, tmp_path)
     with torch.no_grad():
         expected, got = (pair.their_output(each.ask_theirs(*pair.whole)) for each in (pair, different))
-    close(got, expected, 1e-12, f"with {changed}")  # not 0: texts read in chunks round otherwise
+    close(got, expected, 1e-12, f"with {changed}")  # not 0: texts read in chunks round differently
 
 
-_NO_GRADIENT = float(2**60)  # in place of what is not trained
+_NO_GRADIENT = float(2**60)  # marks untrained weights
 
 
 def gradients_as_ours(pair: Pair, directory: Path) -> dict[str, Tensor]:
-    """Their gradients by our names, written and loaded as if they were weights; what they do not train has none."""
+    """Their gradients by our names, written and loaded as if they were weights; untrained weights have none."""
     shell = copy.deepcopy(pair.theirs)
     with torch.no_grad():
         for constant in shell.buffers():

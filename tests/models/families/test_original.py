@@ -1,4 +1,4 @@
-"""The original transformer is the paper's; our own format says whatever our configurations can."""
+"""The original transformer is the paper's; our own format can express every configuration of ours."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_embeddings_drawn_for_it_are_as_large_as_the_sines():
     built = Transformer(original(997, n_layers=1, d_model=64, n_heads=4, d_mlp=128, n_ctx=50))
     initialise(built, 0, "glorot")
     scaled = built.stack("encoder").embed.token.weight * 64**0.5
-    assert_close(scaled.std(), torch.tensor(1.0), atol=0.02, rtol=0)  # of a sine: 0.71
+    assert_close(scaled.std(), torch.tensor(1.0), atol=0.02, rtol=0)  # a sine's is 0.71
     up = next(weight for name, weight in built.named_parameters() if name.endswith("up.weight"))
     assert_close(up.std(), torch.tensor((2 / (64 + 128)) ** 0.5), atol=0, rtol=0.05)
 

@@ -1,6 +1,6 @@
-"""Random configurations of every family: what `transformers` computes with one, we compute, and again once saved.
+"""Random configurations of every family: we compute what `transformers` computes, before and after saving.
 
-A failure names a family and a seed. To look at one: `compare(*random_variant("llama", 7), directory)`.
+A failure names a family and a seed. To reproduce it: `compare(*random_variant("llama", 7), directory)`.
 """
 
 import json
@@ -17,12 +17,12 @@ from interp import InputError
 from models import load, save
 from models.families import FAMILIES
 
-TOLERANCE = 1e-6  # of float64: some of theirs rounds to float32, and a mistake is a thousandth at least
-REFUSALS = 0.25  # at most, of a family's configurations
+TOLERANCE = 1e-6  # in float64: some of theirs rounds to float32, and a mistake is at least a thousandth
+REFUSALS = 0.25  # the largest share of a family's configurations
 
 
 def random_variant(family: str, seed: int) -> tuple[Variant, bool]:
-    """A variant of a family, and whether its config.json spells out what the draw leaves unsaid."""
+    """A variant of a family, and whether its config.json spells out fields that were not drawn."""
     draw = Draw(f"{family} {seed}")
     base = draw.choice([*by_family()[family].values()])
     kind, fields = getattr(transformers, base.config), DRAWS[family](draw)
@@ -38,7 +38,7 @@ def random_variant(family: str, seed: int) -> tuple[Variant, bool]:
 
 
 def compare(variant: Variant, spelled_out: bool, directory: Path) -> None:
-    """Ragged batches, padded right and left, give what theirs give, in our model and in what we save."""
+    """Assert that ragged batches, padded right and left, give the same in their model, ours, and what we save."""
     theirs = variant.build(torch.float64)
     theirs.save_pretrained(directory / "theirs")
     family = theirs.config.model_type

@@ -1,5 +1,5 @@
-"""Other files of a model load as the same model, older fields mean what they mean to `transformers`, and files that
-contradict themselves, change the computation or fit no model are refused, in one line.
+"""Other forms of a model's files load as the same model, and older fields mean what they mean to `transformers`. Files
+that contradict themselves, change the computation or fit no model are refused in one line.
 """
 
 import json
@@ -20,7 +20,7 @@ from models.families import FAMILIES
 
 
 def older_fields(**names: str) -> Change:
-    """A config.json in the words of older files: rotations are no object, fields have other names."""
+    """Write config.json like older files: without an object for rotations, and with other field names."""
 
     def change(raw: dict) -> None:
         raw |= raw.pop("rope_parameters", {})
@@ -35,7 +35,7 @@ def tensors(change: Callable[[Tensors], Tensors]) -> Change:
 
 
 def copied(original: str, *names: str, plus: float = 0.0) -> Change:
-    """A tensor that is stored again under other names."""
+    """Store a tensor again under other names."""
     return tensors(lambda stored: stored | {name: stored[original] + plus for name in names})
 
 
@@ -44,7 +44,7 @@ def renamed(old: str, new: str) -> Change:
 
 
 def with_sines(change: Callable[[torch.Tensor], torch.Tensor]) -> Change:
-    """Tables of sines among a Marian model's weights, as old files have them."""
+    """Add tables of sines to a Marian model's weights, as in old files."""
     table = change(variant("marian").build(torch.float32).model.encoder.embed_positions.weight.detach())
     names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     return tensors(lambda stored: stored | {name: table.clone() for name in names})
@@ -54,7 +54,7 @@ def masks(*names: str) -> Change:
     return tensors(lambda stored: stored | {name: torch.ones(1, 1, 17, 17) for name in names})
 
 
-COPIES = [  # what one tensor is stored as twice
+COPIES = [  # names under which one tensor is stored twice
     ("bert", "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
     ("bert", "cls.predictions.decoder.bias", "cls.predictions.bias"),
     ("roberta", "lm_head.decoder.weight", "roberta.embeddings.word_embeddings.weight"),
@@ -79,7 +79,7 @@ ALIKE = [
     *(("llama", {"tie_word_embeddings": tied}, fields(tie_word_embeddings=None)) for tied in (True, False)),
     *((family, {}, copied(original, name)) for family, name, original in COPIES),
     ("t5", {}, masks(T5_UNREAD)),
-    ("bert", {}, fields(architectures=["BertForSequenceClassification"])),  # which tells nothing of the output layer
+    ("bert", {}, fields(architectures=["BertForSequenceClassification"])),  # says nothing about the output layer
     ("modernbert", {"decoder_bias": False}, fields(architectures=None)),
     ("gpt2", {}, masks("transformer.h.0.attn.bias", "transformer.h.1.attn.masked_bias")),
     ("gpt_neo", {}, masks("transformer.h.1.attn.attention.bias", "transformer.h.1.attn.attention.masked_bias")),
@@ -133,7 +133,7 @@ def test_files_that_contradict_themselves_are_refused(family, change, message, t
 
 
 def table(name: str) -> list[tuple]:
-    """The rows of a table beside this file: a family, its fields, and what else there is."""
+    """The rows of a table beside this file: a family, its fields, and further columns."""
     rows = (line.split("\t") for line in Path(__file__).with_name(name).read_text().splitlines()[1:])
     return [(family, json.loads(fields), *more) for family, fields, *more in rows]
 
@@ -154,7 +154,7 @@ def test_a_size_that_is_absent_or_no_size_is_named(family):
 
 @pytest.mark.parametrize(("family", "fields"), table("older_files.tsv"))
 def test_older_words_mean_what_they_mean_to_transformers(family, fields):
-    """Their configuration, with every field spelled out, says the same as the file that leaves most unsaid."""
+    """Their configuration with every field spelled out equals the one from the file that omits most."""
     sizes = {key: value for key, value in variant("llama").fields.items() if value is not None}
     raw, ours = {**sizes, "model_type": family, "num_hidden_layers": 8, **fields}, FAMILIES[family]
     spelled = CONFIG_MAPPING[family].from_dict(raw).to_dict()

@@ -13,7 +13,7 @@ from models.huggingface.model_files import files_digest
 
 @pytest.fixture
 def n_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many files were read so far, where ten bytes are many and no clock is coarse."""
+    """Count files read so far; ten bytes count as a large file, and no clock as coarse."""
     count, file_digest = [], hashlib.file_digest
     monkeypatch.setattr(hashlib, "file_digest", lambda *more: count.append(1) or file_digest(*more))
     monkeypatch.setattr(model_files, "LARGE", 10)
@@ -30,12 +30,12 @@ def test_large_files_are_read_once_until_one_changes(tmp_path: Path, n_read: Cal
         assert files_digest(files) == hashlib.sha256(b"0123456789" * 2).hexdigest()
     assert n_read() == 2
     files[1].write_bytes(b"0123456780")
-    os.utime(files[1], ns=(0, files[0].stat().st_mtime_ns))  # as a copy that keeps its time
+    os.utime(files[1], ns=(0, files[0].stat().st_mtime_ns))  # like a copy that keeps its time
     assert files_digest(files) == hashlib.sha256(b"01234567890123456780").hexdigest()
     files[0].write_bytes(b"few")
     assert {files_digest(files[:1]) for _ in range(2)} == {hashlib.sha256(b"few").hexdigest()}
     assert n_read() == 6
-    assert len(list((tmp_path / "cache/interp").iterdir())) == 1  # and no draft
+    assert len(list((tmp_path / "cache/interp").iterdir())) == 1  # and no temporary file
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"5", b"\xff", b"[" * 100_000, b'{"KEY": "123"}', None])
@@ -44,7 +44,7 @@ def test_a_damaged_cache_or_none_is_no_cache(tmp_path: Path, n_read: Callable[[]
     digest, cache = files_digest([file]), tmp_path / "cache" / "interp" / "digests.json"
     cache.write_bytes(cache.read_bytes().replace(digest.encode(), b"0") if content is None else content)
     assert [files_digest([file]), files_digest([file])] == [digest, digest]
-    assert n_read() == 2  # it was written anew
+    assert n_read() == 2  # rewritten
     cache.unlink()
     cache.symlink_to(tmp_path / "elsewhere")
     assert [files_digest([file]), n_read()] == [digest, 3]

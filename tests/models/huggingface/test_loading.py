@@ -1,4 +1,4 @@
-"""Models from outside compute what they computed there, and are saved as they were."""
+"""Models from outside compute what they computed there, and are saved unchanged."""
 
 import json
 import re
@@ -70,7 +70,7 @@ def test_a_start_token_that_no_template_adds_is_added_where_settings_say_so_and_
 
 def test_digest_tells_weights_apart_and_is_that_of_the_file(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"abc")
-    assert weights_digest(tmp_path).startswith("ba7816bf8f01cfea")  # FIPS 180-2's example
+    assert weights_digest(tmp_path).startswith("ba7816bf8f01cfea")  # the example of FIPS 180-2
     (tmp_path / "model.safetensors").write_bytes(b"abd")
     assert not weights_digest(tmp_path).startswith("ba7816bf8f01cfea")
 
@@ -99,7 +99,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(size, gpt2, tmp_path):
     model = load(gpt2)
     model.tokenizer = Tokenizer(word_level("<s>", "a"))
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # the system's own error from here on
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))  # from here on, writing more is a system error
     try:
         assert "could not be written to" in refusal(save, model, tmp_path / "new" / "ours")
     finally:
@@ -115,7 +115,7 @@ def test_a_model_of_no_family_is_saved_in_one_that_can_say_it(tmp_path):
     assert made.family is None
     save(made, tmp_path / "ours")
     assert load(tmp_path / "ours").family == "llama"
-    made.family = "gpt2"  # it was changed since
+    made.family = "gpt2"  # changed after loading
     save(made, tmp_path / "ours")
     assert load(tmp_path / "ours").family == "llama"
 
@@ -168,7 +168,7 @@ def test_every_activation_of_the_sorter_is_the_authors(sorter):
 def test_minilm_equals_transformers_and_has_no_logits(minilm):
     model = load("minilm")
     assert model.source == minilm
-    assert len(model.tokenizer.encode("word " * 300)) == 302  # more than its tokenizer's file allows
+    assert len(model.tokenizer.encode("word " * 300)) == 302  # more than the tokenizer's file allows
     theirs = transformers.BertModel.from_pretrained(minilm, attn_implementation="eager").eval()
     batch = TokenBatch.from_texts(["Tim saw a dog.", "Naïve cafés, 3,142 of them: the ring rang!"], model.tokenizer)
     out = run(model, batch, capture=["encoder.*.attn.pattern", "encoder.resid_final"])
@@ -188,7 +188,7 @@ def test_the_hub_is_asked_only_for_a_hub_name(tmp_path, monkeypatch):
     download = mock.Mock(return_value=str(tmp_path / "org" / "name"))
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     monkeypatch.chdir(tmp_path)
-    load("org/name")  # a directory of that name is there
+    load("org/name")  # a directory with that name exists
     load(tmp_path / "org" / "name")
     download.assert_not_called()
     with pytest.warns(InputWarning, match='no directory "org/other": interp looks for it on the Hugging Face hub'):

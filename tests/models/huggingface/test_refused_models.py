@@ -1,4 +1,4 @@
-"""Damaged, hostile and foreign model directories, and names of none: one line names the place and the reason."""
+"""Damaged, hostile and foreign model directories, and missing ones: one line names the place and the reason."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def number(name: str, value: float) -> Change:
 
 
 def index(**names: object) -> Change:
-    """One file of weights and an index that names it."""
+    """Write one file of weights and an index that names it."""
 
     def change(directory: Path) -> None:
         (directory / WEIGHTS).rename(directory / "part.safetensors")

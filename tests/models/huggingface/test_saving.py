@@ -1,4 +1,4 @@
-"""A model is saved whole: where another was, nothing of that is left, and nothing of anyone else is lost."""
+"""A model is saved whole: it replaces an earlier model completely, and nobody else's files are lost."""
 
 import os
 import stat
@@ -16,7 +16,7 @@ from models import load, save
 
 
 def decoder(eps: float, seed: int) -> Transformer:
-    """Without a tokenizer; all have weights of the same shapes."""
+    """A decoder without a tokenizer; all have weights of the same shapes."""
     stack = replace(LLAMA, norm=replace(LLAMA.norm, eps=eps))
     model = Transformer(TransformerConfig(decoder=stack, output="untied"))
     randomise(model, seed)

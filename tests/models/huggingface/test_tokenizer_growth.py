@@ -1,4 +1,4 @@
-"""A tokenizer.json that makes a gigabyte of a word is refused before it makes any; those that people use are read."""
+"""A tokenizer.json that turns a word into a gigabyte is refused before it does; those that people use are read."""
 
 import json
 import re
@@ -19,7 +19,7 @@ LISTS |= {"post_processor": "processors", "decoder": "decoders"}
 
 
 def tokenizer(parts: dict[str, dict[str, Any]]) -> str:
-    """The content of a tokenizer.json; a step that comes many times is written once."""
+    """The content of a tokenizer.json; repeated steps are written once."""
     whole = {
         place: {"type": "Sequence", LISTS[place]: [part["step"]] * part["times"]} if "times" in part else part
         for place, part in parts.items()

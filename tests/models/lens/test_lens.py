@@ -1,4 +1,4 @@
-"""A TransformerLens bridge behind our interface gives our numbers; and what it cannot do, it says."""
+"""A TransformerLens bridge behind our interface gives our numbers, and says what it cannot do."""
 
 import importlib.util
 import json
@@ -58,7 +58,7 @@ pytest.importorskip("transformer_lens", reason="needs the extra `lens`")
 
 D_VOCAB = 23
 MADE = ("gpt2", "llama", "gpt_neox", "olmo2", "bert", "headless", "t5", "bart")
-SYMMETRIC = {"decoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 31}  # all that the bridge knows
+SYMMETRIC = {"decoder_layers": 2, "encoder_attention_heads": 3, "encoder_ffn_dim": 31}  # all that the bridge supports
 CHANGES = {"headless": {"model": "BertModel"}, "bart": SYMMETRIC}
 DELEGATED = {"bert": "attn", "headless": "attn", "t5": "attn cross_attn", "bart": "attn cross_attn"}
 
@@ -78,13 +78,13 @@ def directories(tmp_path_factory) -> dict[str, Path]:
 
 @pytest.fixture(scope="module")
 def both(directories):
-    """Each model as ours and as TransformerLens runs it, read once."""
+    """Each model, loaded once as ours and once as TransformerLens's."""
     named = lambda name, dtype: [load(f"{by}{directories[name]}", dtype=dtype) for by in ("", "lens:")]  # noqa: E731
     return cache(lambda name, dtype=torch.float32: named(name, dtype))
 
 
 def texts(model, side="right", seed=0) -> dict:
-    """Three texts of unequal lengths and, where there are two stacks, targets."""
+    """Three texts of unequal lengths and, for two stacks, targets."""
     generator = torch.Generator().manual_seed(seed)
 
     def rows(*lengths: int) -> TokenBatch:
@@ -95,7 +95,7 @@ def texts(model, side="right", seed=0) -> dict:
 
 
 def real(site: str, value: torch.Tensor, given: dict) -> torch.Tensor:
-    """The part of a value that padding has nothing to do with."""
+    """The part of a value that padding does not affect."""
     own = given.get("target", given["tokens"]) if site.startswith(("decoder", "logits")) else given["tokens"]
     if site.endswith((".scores", ".pattern")):
         return value.transpose(1, 2)[own.mask]
@@ -110,14 +110,14 @@ def test_every_site_has_our_value_and_is_there_if_the_bridge_computes_it(both, n
     if side not in theirs.padding:
         with pytest.raises(InputError, match="texts are padded on the left: pad on the right"):
             run(theirs, **given)
-        assert name == "bart"  # its learned positions count columns
+        assert name == "bart"  # learned positions count columns
         return
     shared = [*sites(theirs)]
     one, other = run(ours, capture=shared, **given), run(theirs, capture=shared, **given)
     for site in shared:
         close(real(site, other[site], given), real(site, one[site], given), 1e-5)
         assert sites(theirs)[site].axes == sites(ours)[site].axes
-    scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}  # which the bridge has no value of
+    scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}  # the bridge has no value of them
     lacking = {site.split(".", 2)[2] for site in sites_of(ours.config).keys() - sites(theirs).keys()}
     assert {part for part in lacking if not part.endswith((".normalized", ".rot_q", ".rot_k"))} == scores
     locked = {site.split(".", 2)[2] for site, place in theirs.places.items() if not place.changeable}
@@ -344,7 +344,7 @@ def test_weights_that_are_none_are_named(directories, tmp_path):
 
 @pytest.mark.slow
 def test_libraries_are_not_heard_while_they_load():
-    """In a process of its own, in which nothing was imported yet: what is missing to others is not our user's."""
+    """In a new process, without earlier imports: what other libraries miss does not concern our user."""
     asked = "import models; models.load('lens:default')"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""

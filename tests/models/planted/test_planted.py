@@ -1,4 +1,4 @@
-"""Planted truth: hand-set heads, found by the public analyses with the numbers that follow on paper."""
+"""Planted truth: public analyses find hand-set heads, with the numbers that follow on paper."""
 
 import random
 
@@ -72,7 +72,7 @@ def test_both_heads_of_induction_carry_the_copy_and_no_other(positional_model):
     tested = position.effects(positional_model, pairs=8)
     effects, (task,) = tested.table, tested.tasks
     assert task["copying"] == 1.0
-    assert task["difference"] == pytest.approx(20.0, abs=1e-4)  # 10 for the right token, -10 when it is broken
+    assert task["difference"] == pytest.approx(20.0, abs=1e-4)  # 10 with the repeat, -10 when it is broken
     for _, row in effects.iterrows():
         expected = 1.0 if (row.layer, row["head"]) in {(0, 0), (1, 1)} else 0.0
         assert row.effect == pytest.approx(expected, abs=1e-5), row
@@ -88,7 +88,7 @@ STRENGTH = 3.0
 
 @pytest.fixture(scope="module")
 def reference_model():
-    """Pronouns look at names of their gender; the task's prompts end in words that look at any name and predict."""
+    """Pronouns look at names of their gender; the last words of the task's prompts look at any name and predict."""
     asking = {end: [*MASCULINE, *FEMININE] for end in ("because", ".")}
     genders = {"he": MASCULINE, "He": MASCULINE, "she": FEMININE, "She": FEMININE, **asking}
     writes = {**{name: ["he", "He"] for name in MASCULINE}, **{name: ["she", "She"] for name in FEMININE}}
@@ -99,7 +99,7 @@ def reference_model():
 
 
 def meeting(number: int) -> AnnotatedText:
-    """Two names of one gender and a pronoun that stands for one of them."""
+    """Two names of one gender, and a pronoun for one of them."""
     first, second = random.Random(number).sample(MASCULINE, 2)
     words, chain = (first, "saw", second, ".", "He", "ran"), "ab"[number % 2]
     mentions = (Mention(0, 1, 0, "a"), Mention(2, 3, 2, "b"), Mention(4, 5, 4, chain))
@@ -154,13 +154,13 @@ def test_a_head_at_a_fixed_offset_prefers_no_tag(offset_heads, text):
     assert ((off["ci_low"] <= 0) & (off["ci_high"] >= 0)).all(), off[["measure", "sink", "head", "value"]].to_string()
 
 
-# An encoder-decoder: every kind of attention is found, each in its own rows.
+# An encoder-decoder: each kind of attention is found in its own rows.
 
 NOUNS, ADJECTIVES, VERBS = ["cat", "dog", "bird"], ["red", "big", "old"], ["saw", "met"]
 
 
 def clauses(count: int = 24) -> list[AnnotatedText]:
-    """Four times an adjective, its noun, and a verb."""
+    """Texts of four times an adjective, its noun, and a verb."""
     rng, made = random.Random(0), []
     heads, relations = (1, -1, -1, 4, -1, -1, 7, -1, -1, 10, -1, -1), ("amod", "root", "root") * 4
     for number in range(count):
@@ -201,7 +201,7 @@ def test_each_kind_of_attention_is_named_and_has_its_paper_values(crossing_model
     assert value(decoder, 1, "offset:-2") == pytest.approx(1, abs=1e-3)
     assert (set(decoder["stack"]), set(decoder["attention"])) == ({"decoder"}, {"self"})
     assert (set(crossing["stack"]), set(crossing["attention"])) == ({"decoder"}, {"cross"})
-    # both texts are <s> and twelve words: the head at its own position walks the diagonal
+    # both texts are <s> and twelve words, so the head at its own position follows the diagonal
     assert value(crossing, 0, "monotonicity") == pytest.approx(1)
     assert value(crossing, 0, "diagonal") == pytest.approx(0, abs=1e-3)
     assert value(crossing, 0, "entropy") == pytest.approx(0, abs=1e-3)
@@ -211,7 +211,7 @@ def test_each_kind_of_attention_is_named_and_has_its_paper_values(crossing_model
 
 
 def test_syntax_is_found_in_the_encoder_alone(crossing_model):
-    # in the decoder a verb stands two back; only the first noun of four sees no word but its adjective
+    # in the decoder, a verb is two back; only the first of four nouns sees just its adjective
     for heads, expected in zip(Heads.kinds_of(crossing_model), (1, 1 / 4), strict=False):
         rows = table(crossing_model, heads, part_of_speech.Collector, relations=["amod"], tag_pairs=[("NOUN", "ADJ")])
         assert value(rows, 1, "relation:amod:head->dependent") == pytest.approx(expected)

@@ -1,4 +1,4 @@
-"""Composed models: every behaviour in every form shows its truth from paper, impostors their own rule's and no more."""
+"""Composed models: every behaviour in every form shows its truth from paper, impostors only their own rule's."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -21,7 +21,7 @@ from models.planted import Plan, Planted, first_token, offset, seek, uniform
 
 AMOD, NSUBJ = "relation:amod:head->dependent", "relation:nsubj:head->dependent"
 VERB_ASKED = "relation:nsubj:dependent->head"
-SHARED = 5e-5  # how unevenly a norm lets a row be shared that should be shared alike
+SHARED = 5e-5  # how unevenly a norm may split a row that should be split evenly
 QUICK = [("decoder", NoNorm()), ("encoder", LayerNorm()), ("grouped", RMSNorm())]
 SLOW = [("decoder", LayerNorm()), ("encoder", NoNorm()), ("grouped", NoNorm()), ("grouped", LayerNorm())]
 
@@ -36,7 +36,7 @@ def planted(request) -> SimpleNamespace:
     behaviours = [*BEHAVIOURS, "offset:-5", *(["offset:2"] if form == "encoder" else [])]
     composed = compose(5, form=form, n_layers=3, n_heads=6, norm=norm, behaviours=behaviours)
     model, lexicon = composed.model, composed.lexicon
-    shuffled = texts.shuffled(lexicon, 200)  # a row's own keys are part of the shares that it is compared with
+    shuffled = texts.shuffled(lexicon, 200)  # a row's own keys are part of its expected shares
     pairs = [("NOUN", "ADJ"), ("VERB", "NOUN"), ("NOUN", "VERB"), ("PRON", "NOUN")]
     return SimpleNamespace(
         form=form,
@@ -53,7 +53,7 @@ def planted(request) -> SimpleNamespace:
 
 
 def rows_of(table: pd.DataFrame, composed: Composed, name: str) -> pd.DataFrame:
-    """The rows of the heads in which a behaviour sits, with the sink kept."""
+    """The rows of the heads that hold a behaviour, with the sink kept."""
     cells = {(place.layer, place.head) for place in composed.where(name)}
     assert cells, f"{name} is not planted"
     table = table[table["sink"] == "kept"]
@@ -72,7 +72,7 @@ def test_heads_of_position_fall_where_their_name_says(planted):
         row = row_of(planted.positions, planted.composed, name, name)
         assert row.value == pytest.approx(1.0, abs=1e-6), name
         assert row.ci_low > 0.5, name
-    # an encoder sees the successor of the second copy as well, which only the last token does not have
+    # an encoder also sees the successor in the second copy, which only the last token lacks
     length = position.repeat_length(planted.composed.model)
     induction = (1 + 1 / length) / 2 if planted.form == "encoder" else 1.0
     row = row_of(planted.positions, planted.composed, "induction", "induction")
@@ -101,7 +101,7 @@ def test_impostors_gain_nothing_on_any_relation(planted):
             rows = rows_of(table, planted.composed, name)
             relations = rows[rows["measure"].str.startswith("relation:")]
             assert len(relations) >= 4
-            # a row without a key at the offset looks everywhere, and is right now and then
+            # a row without a key at the offset looks everywhere, and is sometimes right
             assert relations["gain"].max() <= (0.05 if name == "offset:-5" else 0), name
 
 
@@ -125,7 +125,7 @@ def test_an_impostor_scores_what_its_rule_scores(planted, name, rule):
         assert row.value == kept["value"].item()
         assert row.gain <= 0
         values.append(row.value)
-    assert (values[1] == 0.5) == (name == "nearest-noun")  # over episodes the rules come apart
+    assert (values[1] == 0.5) == (name == "nearest-noun")  # over episodes, the rules differ
 
 
 def test_noise_heads_show_nothing(planted):
@@ -139,7 +139,7 @@ def test_noise_heads_show_nothing(planted):
 
 
 def check_rows(composed: Composed, corpus: Iterable[AnnotatedText], atol: float) -> int:
-    """Compare every row of every planted head with its definition; how many rows were compared."""
+    """Compare every row of every planted head with its definition; return how many rows were compared."""
     model = composed.model
     causal = model.config.last.causal
     assert model.tokenizer is not None
@@ -175,7 +175,7 @@ def test_every_row_of_every_planted_head_is_as_defined(seed):
 
 
 def test_all_behaviours_at_once_in_every_form(planted):
-    atol = 1e-6 if planted.norm == NoNorm() else SHARED  # without a norm only the softmax's own tail is left
+    atol = 1e-6 if planted.norm == NoNorm() else SHARED  # without a norm, only the softmax's tail deviates
     assert check_rows(planted.composed, planted.shuffled[:3], atol=atol) > 1000
 
 

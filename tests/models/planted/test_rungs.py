@@ -1,4 +1,4 @@
-"""Planted heads of every rung and specialists: each attends as its rule says, and rules are told apart."""
+"""Planted heads of every rung and specialists: each attends as its rule says, and rules differ."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def composed(request) -> Composed:
 
 
 def patterns(composed: Composed) -> Iterator[tuple[AnnotatedText, torch.Tensor]]:
-    """Each text with its attention: layer head query key, words only."""
+    """Each text with its attention between words: layer head query key."""
     for text in (*linked_texts.clauses(composed.lexicon, 6), *linked_texts.reports(composed.lexicon, 6)):
         out = run(composed.model, text.text, capture="*.attn.pattern")
         yield text, torch.stack([each[0] for each in out.activations.values()])[..., 1:, 1:]

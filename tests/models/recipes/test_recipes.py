@@ -1,4 +1,4 @@
-"""Recipes: what a file may say, how each slip in it is named, and what is made of the text that it names."""
+"""Recipes: what may a file say, how is each slip reported, and what becomes of the text that it names?"""
 
 import gzip
 import os
@@ -55,7 +55,7 @@ def same_weights(one: Transformer, other: Transformer) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Recipes, good and bad, and what they name: texts, pairs, a trained model, and one without a tokenizer."""
+    """A folder of good and bad recipes with what they name: texts, pairs, a trained model, one without tokenizer."""
     folder = tmp_path_factory.mktemp("recipes")
     tables = {f"without {name}": {key: TINY[key] for key in TINY if key != name} for name in {*TINY} - {"training"}}
     tables |= {"snapshots": {**TINY, "training": {"snapshot_at": ["one", 3_000]}}, "pairs": PAIRED}
@@ -76,7 +76,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.mark.parametrize(("file", "step", "message", "changes"), SLIPS)
 def test_every_slip_is_one_line_that_says_where_it_is(file, step, message, changes, folder, tmp_path, monkeypatch):
-    """What the texts tell is known when they are read to train on them."""
+    """Mistakes in the texts show when they are read for training."""
     monkeypatch.chdir(folder)
     read = partial(recipes.read, file, dict(map(assignment, filter(None, changes.split("\t")))))
     assert re.search(message, refusal(read if step == "read" else lambda: read().train(tmp_path / "run")))
@@ -157,17 +157,17 @@ def test_documents_are_held_out_by_name_and_a_single_one_by_its_end_and_have_a_d
     assert all(named)
     assert sorted(named[0] + named[1]) == sorted(f"story-1000-{at}" for at in range(11))
     file = tmp_path / "books" / "book 1.txt"
-    file.write_text(file.read_text().replace("dog", "fox"))  # as many bytes
-    assert len({*digests, folder.digest()}) == 3  # of the bytes, and of how they are divided
+    file.write_text(file.read_text().replace("dog", "fox"))  # same length in bytes
+    assert len({*digests, folder.digest()}) == 3  # depends on the bytes and on how they are divided
     assert Generated("stories", 3).digest() != Generated("stories", 3, seed=1).digest()
 
 
 def counted(monkeypatch, *said: str) -> list[int]:
-    """Whole readings of a generator of these texts, which takes the place of the stories."""
+    """Replace the stories by a generator of these texts, and count how often it is read whole."""
     read = []
 
     def generator(count: int | None, seed: int) -> Iterator[SimpleNamespace]:
-        if count is None:  # a digest reads a few
+        if count is None:  # the digest reads a few
             read.append(seed)
         found = enumerate(islice(cycle(said), count))
         return (SimpleNamespace(document=f"text-{seed}-{at}", text=text) for at, text in found)
@@ -244,7 +244,7 @@ def test_a_recipe_is_followed_to_a_model_that_loads_and_made_again_from_what_it_
 
 
 def going_on(folder: Path, tables: dict, **training: float) -> Path:
-    """A recipe that goes on with the model in `run`."""
+    """A recipe that continues the model in `run`."""
     kept = {name: table for name, table in tables.items() if not name.endswith("tokenizer")}
     file = folder / "more.toml"
     more = {"model": {"start": "run"}, "training": {**tables["training"], **training}}
@@ -255,7 +255,7 @@ def going_on(folder: Path, tables: dict, **training: float) -> Path:
 @pytest.mark.parametrize("tables", [TINY, MASKED, PAIRED], ids=["decoder", "encoder", "both"])
 def test_a_model_that_was_trained_is_gone_on_with(tables, tmp_path, monkeypatch):
     first = trained(tables, tmp_path).model
-    monkeypatch.chdir(tmp_path.parent)  # where it lies is told from where the file is
+    monkeypatch.chdir(tmp_path.parent)  # its path is relative to the recipe's file
     file = going_on(tmp_path, tables, learning_rate=0.0)
     same = recipes.read(file).train(tmp_path / "same", cache=tmp_path / "cache").model
     assert same.config == first.config
@@ -281,7 +281,7 @@ def test_a_run_that_went_on_with_other_weights_is_not_resumed(tmp_path):
 
 
 def test_what_a_model_was_taught_to_write_first_is_written_first(shared_file, tmp_path):
-    """Its targets begin with a token of their own, besides the one that its decoder begins with."""
+    """Targets begin with a token of their own, besides the decoder's start token."""
     folder = shared_file("models", "spelling-to-phonemes")
     pairs = {"kind": "pairs", "path": str(folder / "pronunciations.tsv"), "held_out": 0.01}
     tables = {"model": {"start": str(folder)}, "data": {"words": pairs}}

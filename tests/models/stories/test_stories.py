@@ -1,4 +1,4 @@
-"""The stories are what they claim: sound trees and chains, right agreement, and no shortcut to who is meant."""
+"""The stories are what they claim: valid trees and chains, correct agreement, no shortcut to the antecedent."""
 
 import hashlib
 import random
@@ -64,7 +64,7 @@ def chains_of(text: AnnotatedText) -> dict[str, list[Mention]]:
 
 
 def share_right(items: list[AntecedentItem], baseline: str) -> float:
-    """How often a baseline chooses a mention of the chain; ties share."""
+    """How often a baseline chooses a mention of the chain; ties count in parts."""
     total = 0.0
     for item in items:
         scores = RULES[baseline](item)
@@ -75,7 +75,7 @@ def share_right(items: list[AntecedentItem], baseline: str) -> float:
 
 @pytest.mark.parametrize("name", GENERATORS)
 def test_a_text_depends_on_seed_and_index_only_and_stays_word_for_word(name) -> None:
-    """Committed models have read these and measured figures are of them: a change of the grammar shows here."""
+    """Committed models read these texts and published numbers come from them: a change of the grammar shows here."""
     generator = GENERATORS[name]
     text = list(generator(20, seed=7))[13]
     assert text == next(islice(generator(None, seed=7), 13, None)) != next(islice(generator(None, seed=8), 13, None))
@@ -166,7 +166,7 @@ def test_what_a_script_calls_and_nobody_knows_is_named():
 
 
 def subjects(text):
-    """Each finite word with its subject, as far as agreement goes: "that" stands for what its clause is about."""
+    """Each finite word with the subject it agrees with: "that" stands for the noun of its clause."""
     edges = [*zip(text.heads, text.relations, strict=True)]
     of_verb = {head: word for word, (head, name) in enumerate(edges) if name == "nsubj"}
     for verb, subject in of_verb.items():
@@ -297,7 +297,7 @@ def test_fifty_sentences_are_as_they_were_analysed_by_hand():
     assert {words: found.get(words) for words in by_hand} == by_hand
 
 
-# What sentences ask of a model.
+# What sentences require of a model.
 
 
 def asked_of(generator, count, seed):
