@@ -1,4 +1,4 @@
-"""What other people's files may be, and how messages about them stay short."""
+"""Other people's files are read within bounds, and messages about them stay short."""
 
 import gzip
 import os
@@ -26,7 +26,7 @@ def test_lines_are_those_of_a_text_file_packed_or_not(tmp_path: Path) -> None:
     text = "a\r\nb\n\nü"
     (tmp_path / "a.txt").write_bytes(text.encode())
     for ending, packed in PACKED.items():
-        for name in (f"b.txt.{ending}", f"{ending}.txt"):  # told by its name or by its content
+        for name in (f"b.txt.{ending}", f"{ending}.txt"):  # recognised by name or by content
             (tmp_path / name).write_bytes(packed(text.encode()))
     (tmp_path / "twice.zst").write_bytes(PACKED["zst"](text[:3].encode()) + PACKED["zst"](text[3:].encode()))
     for name in sorted(path.name for path in tmp_path.iterdir()):
@@ -75,5 +75,5 @@ def test_a_message_shows_the_ends_of_what_is_long() -> None:
     assert len(brief("word " * 10_000)) <= LONGEST_MESSAGE
     for whole_message in ("expected one of " + ", ".join(f"name{i}" for i in range(100)), "Zoë 你好 “quoted”"):
         assert brief(whole_message) == whole_message  # many short values are not one long value
-    one_line = r"got \x1b[2Jnothing here or there \u202e\x00"  # which moves no cursor
+    one_line = r"got \x1b[2Jnothing here or there \u202e\x00"  # moves no cursor
     assert str(InputError("got \x1b[2Jnothing\nhere\tor\u2028there \u202e\x00")) == one_line

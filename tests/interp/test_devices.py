@@ -1,4 +1,4 @@
-"""A model on several devices: the same numbers, nothing meets across them, and the stream crosses once a boundary."""
+"""A model on several devices: same numbers, no tensors meet across devices, and one crossing per boundary."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -113,7 +113,7 @@ def tensors(value: Any) -> list[Tensor]:
 
 
 def moves(way: Way, model: Transformer, pairs: p.Pairs, *devices: torch.device) -> list[Any]:
-    """What crossed in a call, after it has given the numbers that it gives on one device."""
+    """The tensors that crossed in a call, after checking that its numbers equal those on one device."""
     expected = tensors(way(model, pairs))
     with Pretend() as pretend:
         placed = tensors(way(spread(deepcopy(model), *devices), pairs.to(FIRST)))
@@ -168,10 +168,10 @@ def test_the_stream_crosses_once_a_boundary_and_comes_back_once():
     writing = moves(lambda model, _: generate(model, IDS, 3).ids, model, ragged_pairs(), FIRST, SECOND, THIRD)
     steps = [[(FIRST, SECOND, shape), (SECOND, THIRD, shape), (THIRD, FIRST, shape)] for shape in (whole, one, one)]
     assert writing == [move for step in steps for move in step]
-    pairs = ragged_pairs((4, 4), (1, 1))  # which share one pass, so that all cells cross together
+    pairs = ragged_pairs((4, 4), (1, 1))  # they share one pass, so all cells cross together
     for name in ("a sweep of z", "a sweep of resid_pre"):
         swept = moves(WAYS[name], model, pairs, FIRST, SECOND, SECOND)
-        assert [(before, after) for before, after, _ in swept].count((FIRST, SECOND)) == 2  # plain run, and cells
+        assert [(before, after) for before, after, _ in swept].count((FIRST, SECOND)) == 2  # plain run, then cells
 
 
 def test_activations_stay_where_their_site_lies():

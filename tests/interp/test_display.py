@@ -1,4 +1,4 @@
-"""Results say what they are in a few lines, whatever a text holds, and their tables hold what their tensors do."""
+"""Results describe themselves in a few lines, whatever a text holds; their tables equal their tensors."""
 
 import re
 from html import escape
@@ -191,7 +191,7 @@ def test_sites_are_a_dict_and_a_table(model):
     assert "2 layers" in repr(sites(model))
 
 
-# Figures: what this package asks for.
+# Figures: what this package requests.
 
 
 def test_the_only_arrow_out_of_the_package_is_the_one_that_draws():

@@ -1,4 +1,4 @@
-"""What an edit may return, what becomes of captures, and that no edit lets a query see a key that it does not."""
+"""What may an edit return, and what happens to captures? No edit lets a query see a hidden key."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
     assert torch.equal(out.logits, plain.logits)
     assert shapes == [(2, 5, 3, 5)] * 2
     found = run(built, ids, "*.resid_*", {site: lambda stream: stream.mul_(0.5)})
-    assert torch.equal(found["decoder.0.resid_post"], plain["decoder.0.resid_post"])  # which is the same stream
+    assert torch.equal(found["decoder.0.resid_post"], plain["decoder.0.resid_post"])  # the same stream
     assert torch.equal(found[site], plain[site] / 2)
     for edit, position, expected in (
         (add(vector, position=[1, -1]), [1, 4], plain[site] + vector),
@@ -74,7 +74,7 @@ def test_edits_work_in_inference_mode():
     built, ids, site = model("gpt2"), token_ids(2, 5), "decoder.0.resid_pre"
     edits = [half, lambda x: x.mul_(0.5), lambda x: None, zero(position=[1, -1]), change(half, position=slice(1, 3))]
     no_number = run(built, ids, site, {"decoder.embed": set_to(torch.nan), site: lambda value: None})
-    assert no_number[site].isnan().all()  # which may be looked at
+    assert no_number[site].isnan().all()  # it may be captured
     for edit in edits:
         expected = run(built, ids, edit={site: edit}).logits
         with torch.inference_mode():
@@ -129,7 +129,7 @@ def test_what_is_not_seen_stays_so_whatever_is_put_there(name, part, side):
     plain, last = run(built, capture="*", **given), given.get("target", given["tokens"])
     for kind, edit in EDITS.items():
         if kind == "patch" and name != "decoder":
-            continue  # its value has the shape of the decoder's
+            continue  # its value has the decoder's shape
         found = run(built, capture="*", edit=dict.fromkeys(places, edit), **given)
         for site in places:
             unseen = plain[site.replace(".pattern", ".scores")] == -torch.inf
@@ -140,7 +140,7 @@ def test_what_is_not_seen_stays_so_whatever_is_put_there(name, part, side):
                 assert_close(pattern, found[site].softmax(-1))
         assert found.logits.isfinite().all(), kind
         assert not torch.allclose(found.logits, plain.logits), kind
-        for text in range(3) if kind != "patch" else ():  # and each text is edited as alone
+        for text in range(3) if kind != "patch" else ():  # each text is edited as if alone
             alone = {key: TokenBatch.from_ids(batch.ids[text][batch.mask[text]]) for key, batch in given.items()}
             logits = run(built, edit=dict.fromkeys(places, edit), **alone).logits[0]
             assert torch.allclose(found.logits[text][last.mask[text]], logits, rtol=1e-9, atol=1e-9), (kind, text)

@@ -1,4 +1,4 @@
-"""Losses of next tokens, and what is no number: it is named where it arises, before anything is measured."""
+"""Losses of next tokens; NaN is reported where it arises, before anything is measured."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from models import load
 
 
 def by_hand(transformer, ids: torch.Tensor, targets: torch.Tensor | None = None) -> torch.Tensor:
-    """Each next token's loss in one pass over a text that fits the context."""
+    """Each next token's loss, in one pass over a text that fits the context."""
     targets = ids if targets is None else targets
     return F.cross_entropy(run(transformer, ids).logits[0, :-1], targets.reshape(-1)[1:], reduction="none")
 
@@ -49,7 +49,7 @@ def test_texts_of_all_lengths_together_are_as_alone_whatever_the_budget():
 def test_the_default_model_foretells_english_better_than_its_words_in_another_order():
     built, text = load("default"), "The old lady shook her head, and said that she had never seen the man before. "
     (found,) = token_losses(built, text)
-    assert_close(found, by_hand(built, built.to_tokens(text)))  # what stands before a text foretells its first token
+    assert_close(found, by_hand(built, built.to_tokens(text)))  # the prefix predicts the first token
     assert loss(built, text) < loss(built, " ".join(text.split()[::-1]))
     long = text * 20
     (windowed,) = token_losses(built, long)

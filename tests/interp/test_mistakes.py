@@ -1,6 +1,6 @@
-"""A mistake at the entrances that people type in a notebook: it is named with what was expected, not left to torch.
+"""Mistakes in what people type in notebooks: our error says what was expected, instead of one from torch.
 
-Arguments are not checked by their annotations here, as for users.
+Annotations are not checked here, as for users.
 """
 
 import numpy
@@ -41,7 +41,7 @@ FINE += ["Pairs.from_texts(m, ['a b'], ['a c'], [' d'], [' e'], positions={'END'
 
 @pytest.fixture(scope="module")
 def names() -> dict:
-    """What a notebook has imported, and a few objects."""
+    """A notebook's imports, and a few objects."""
     names = {"numpy": numpy, "corpora": corpora, "report": report, "viewer": viewer, "load": load}
     names |= {name: getattr(module, name) for module in (interp, patching) for name in module.__all__}
     pairs = patching.Pairs.from_texts(load("default"), ["The king was"], ["The queen was"], [" he"], [" she"])

@@ -1,4 +1,4 @@
-"""Whatever keeps `interp.Model` is run, changed and continued as a `Transformer`; a pass may end early."""
+"""Any `interp.Model` can be run, edited and continued like a `Transformer`; a pass may end early."""
 
 import pytest
 import torch

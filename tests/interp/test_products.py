@@ -1,4 +1,4 @@
-"""The faster kernel gives torch's own numbers, forwards and back, and stands aside where it cannot be used."""
+"""The faster kernel gives torch's numbers, forwards and backwards, and is skipped where it cannot be used."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from interp.products import linear
 
 @pytest.fixture
 def used(monkeypatch):
-    """How often the faster kernel was used, where this machine has it."""
+    """Counts uses of the faster kernel, if this machine has it."""
     calls: list[torch.Size] = []
     kernel = products._onednn
     monkeypatch.setattr(products, "_onednn", lambda x, *rest: calls.append(x.shape) or kernel(x, *rest))

@@ -1,4 +1,4 @@
-"""Every kind of selector means the same alone and in a batch, at every site and for every ready-made edit."""
+"""Selectors mean the same alone and in a batch, at every site and for every ready-made edit."""
 
 from dataclasses import replace
 from functools import cache
@@ -25,7 +25,7 @@ LAYOUTS = {
     "right": (SOURCES, TARGETS, "right"),
     "left": (SOURCES, TARGETS, "left"),
 }
-# along positions of texts of at least 5 tokens (an array has one a text), and along axes of at least 2 entries
+# along positions of texts of at least 5 tokens (arrays have one per text), and along axes of at least 2 entries
 SELECTORS = {
     "int": (1, 1),
     "negative": (-2, -1),
@@ -43,7 +43,7 @@ SELECTORS = {
 
 @cache
 def built() -> Transformer:
-    """An encoder and a decoder of one layer, which have every kind of site between them."""
+    """An encoder and a decoder of one layer, which together have every kind of site."""
     encoder, decoder = TWO_STACKS["modern"]
     decoder = replace(decoder, n_layers=1, qk_norm="head", mlp=Experts(3, 2, Gated("silu")))
     whole = Transformer(TransformerConfig(decoder, replace(encoder, n_layers=1), target_start=2)).double()
@@ -58,19 +58,19 @@ def batches(layout: str) -> tuple[TokenBatch, TokenBatch]:
 
 
 def reads(axis: str, site: str) -> int:
-    """Which of the two texts an axis counts."""
+    """The index of the text (of two) that an axis refers to."""
     keys = axis == "key" or (axis == "position" and site.endswith((".k", ".v", ".rot_k")))
     return 0 if site.startswith("encoder") or (".cross_attn." in site and keys) else 1
 
 
-# what counts from a text's end meets padding on every side
+# counting from a text's end works with padding on either side
 ENDS = {"negative", "open slice", "negative slice", "array"}
 CASES = [case for at, case in enumerate(product(SELECTORS, LAYOUTS)) if case[0] in ENDS or at % 3 == at // 3 % 3]
 
 
 @pytest.mark.parametrize(("kind", "layout"), CASES)
 def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
-    """At every site: the crossed entries of each text's own positions, whatever padding stands there, and no others."""
+    """At every site, exactly the crossed entries of each text's own positions, whatever the padding."""
     texts, (along, across) = batches(layout), SELECTORS[kind]
     plain = run(built(), texts[0], "*", target=texts[1])
     for name, site in sites(built()).items():
@@ -82,7 +82,7 @@ def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
             for axis, size in zip(site.axes, plain[name].shape[1:], strict=True):
                 mask = texts[reads(axis, name)].mask[text] if axis in TEXTUAL else torch.ones(size)
                 index = where.get(axis, slice(None))
-                if isinstance(index, np.ndarray | Tensor):  # an array gives each text one position
+                if isinstance(index, np.ndarray | Tensor):  # an array has one position per text
                     index = index.tolist()[text] if axis in TEXTUAL else index.tolist()
                 real.append(mask.nonzero()[:, 0].numpy())
                 picked.append(np.atleast_1d(real[-1][index if isinstance(index, slice) else np.array(index)]))
@@ -107,10 +107,10 @@ def test_an_edit_gets_what_it_selects_with_its_axes_in_order():
 
     z, pattern = "decoder.0.attn.z", "decoder.0.attn.pattern"
     assert look(z, position=[0, -1], d_head=[0, 1, 2, 3]) == [(3, 2, 3, 4)]
-    assert look(z, position=slice(1, None), head=0) == [(1, 2, 5), (2, 3, 5)]  # texts of equal counts together
+    assert look(z, position=slice(1, None), head=0) == [(1, 2, 5), (2, 3, 5)]  # texts with equal counts together
     assert look(pattern, key=slice(None, -1), query=-1) == [(1, 3, 2), (2, 3, 3)]
     assert look(pattern, key=torch.tensor([0, 1, 2]), head=[0, 2]) == [(3, 2, 4)]
-    assert look(z, position=slice(3, None)) == [(2, 1, 3, 5)]  # none of the second text
+    assert look(z, position=slice(3, None)) == [(2, 1, 3, 5)]  # none in the second text
     assert look(z, position=torch.tensor([[0, 1], [2, 0], [-1, 1]])) == [(3, 2, 3, 5)]
 
 
@@ -124,7 +124,7 @@ def test_what_selects_nothing_that_there_is_is_one_line(index):
     for axis in ("head", "position"):
         refusal(run, built, batch, edit={"decoder.0.attn.z": zero(**{axis: index})})
     refusal(generate, built, batch, 2, edit={"decoder.0.attn.z": zero(step=index)})
-    if index is not None:  # the last, by default
+    if index is not None:  # by default the last
         refusal(logit_lens, built, batch, index)
         refusal(direct_logit_attribution, built, batch, 3, position=index)
 

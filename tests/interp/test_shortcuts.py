@@ -1,4 +1,4 @@
-"""Weights by name, tokens as ids and strings, logits of ids, sites of norms and rotation, edits bound to a model."""
+"""Weights by name, tokens as ids and strings, logits by id, sites of norms and rotation, edits bound to a model."""
 
 from dataclasses import replace
 from itertools import product
@@ -32,7 +32,7 @@ NAMES = ("W_Q", "W_K", "W_V", "W_O", "b_Q", "b_K", "b_V", "b_O")
 
 
 def test_a_model_is_computed_from_its_weights_by_name():
-    """One layer of attention, by hand: embeddings, queries, keys, values, what is written, logits."""
+    """One layer of attention by hand: embeddings, queries, keys, values, writes, logits."""
     one = Transformer(TransformerConfig(decoder=replace(GPT2, n_layers=1, positions=Learned(first=2)))).double()
     randomise(one)
     ids = token_ids(2, 5)
@@ -112,7 +112,7 @@ def test_scores_are_products_of_rotated_queries_and_keys():
     scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / 14**0.5
     seen = torch.ones(7, 7).tril().bool()
     assert_close(out["decoder.1.attn.scores"][:, :, seen], scores[:, :, seen])
-    assert_close(q.norm(dim=-1), out["decoder.1.attn.q"].norm(dim=-1))  # turned, no longer
+    assert_close(q.norm(dim=-1), out["decoder.1.attn.q"].norm(dim=-1))  # rotated, but not longer
     first = run(built, token_ids(2, 7), "decoder.1.attn.pattern", {"decoder.1.attn.rot_k": zero()})
     assert_close(first["decoder.1.attn.pattern"][:, :, 3, :4], torch.full((2, 6, 4), 0.25, dtype=torch.float64))
 

@@ -1,4 +1,4 @@
-"""Intervals and tests on numbers that can be derived by hand, and coverage on data without any effect."""
+"""Intervals and tests against numbers derived by hand, and coverage on data without effects."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from interp.statistics import benjamini_hochberg, contrast, estimate, mean_inter
 
 
 def halls_p(influences: Sequence[float] | np.ndarray, gain: np.ndarray | float) -> np.ndarray:
-    """One-sided p of a gain from what each group adds to it, by hand: of t as it is or freed from skewness."""
+    """One-sided p of a gain from each group's influence, by hand: of t, plain or corrected for skewness."""
     parts, n = np.asarray(influences), len(influences)
     squares = (parts**2).sum(0)
     t, k = gain / np.sqrt(squares * n / (n - 1)), (parts**3).sum(0) / squares**1.5
@@ -41,7 +41,7 @@ def test_a_group_whose_weights_cancel_is_an_observation_where_it_is_said_to_be_o
     assert found.p[0] == pytest.approx(halls_p([2 / 9, -1 / 3, 2 / 9, -1 / 9], 4 / 3))
     assert estimate(totals, weights).value[0] == pytest.approx(5 / 3)  # by its weights alone, no observation
     signed = estimate(np.array([[3.0], [-1.0], [4.0]]), np.array([[4.0], [-2.0], [6.0]]))
-    assert signed.value[0] == pytest.approx(6 / 8)  # the totals over the weights of every group, whatever their sign
+    assert signed.value[0] == pytest.approx(6 / 8)  # totals over weights of every group, whatever their sign
 
 
 def test_a_column_rests_on_its_own_groups_and_not_on_those_of_its_neighbours():
@@ -53,7 +53,7 @@ def test_a_column_rests_on_its_own_groups_and_not_on_those_of_its_neighbours():
     for column, groups in ((1, 2), (2, 3), (3, 20)):
         values = full[:groups, column]
         assert found.p[column] == pytest.approx(halls_p((values - values.mean()) / groups, values.mean()))
-        if groups == 3:  # beside a column of twenty, whose interval is drawn
+        if groups == 3:  # beside a column with twenty groups, whose interval is drawn
             student = stats.t.ppf(0.975, 2) * values.std(ddof=1) / 3**0.5
             assert [found.low[2], found.high[2]] == pytest.approx([values.mean() - student, values.mean() + student])
         nothing = np.zeros_like(full)
@@ -73,14 +73,14 @@ def test_a_share_is_over_the_pairs_that_have_the_column_and_pairs_without_a_diff
     # influences of the second column: (1 - .5 * 2, 0 - 0, 1 - .5 * 2) / 4: none, so each pair says the same
     apart = stats.t.ppf(0.975, 3) * 0.5 / 4
     assert [found.p[1], found.low[1], found.high[1]] == pytest.approx([2 * 0.5**3, 0.5 - apart, 0.5 + apart])
-    # of the first: (0, -1.5, 1.5, 0) / 8, which hang to neither side; tested on both
+    # of the first: (0, -1.5, 1.5, 0) / 8, which are symmetric; tested on both sides
     assert found.p[0] == pytest.approx(2 * stats.t.sf(0.5 / np.sqrt(4.5 / 64 * 4 / 3), 3))
     assert np.isnan(shares(np.full((4, 1), np.nan), wholes).value[0])
 
 
 @pytest.mark.parametrize("n", [3, 4, 5, 7])
 def test_intervals_of_a_few_prompts_cover_the_truth_and_none_is_absurd(n):
-    """Drawn again and again, 4 normal values gave bounds 13 times as far apart in one case of 20; 3 covered 78%."""
+    """Resampling 4 normal values gave intervals 13 times as wide in one case of 20; 3 values covered 78%."""
     values = np.random.default_rng(n).normal(size=(n, 2_000))
     found = estimate(values, np.ones_like(values))
     covered = ((found.low <= 0) & (found.high >= 0)).mean()
@@ -93,7 +93,7 @@ def test_intervals_of_a_few_prompts_cover_the_truth_and_none_is_absurd(n):
     ("values", "mean", "p", "apart"),
     [
         ([1.0, 2.0, 3.0, 4.0], 2.5, 0.0305, 3.1824 * 0.6455),  # error sqrt(5/3) / 2, t 3.873 with 3 degrees of freedom
-        *(([sign] * 5, sign, 2 * 0.5**5, 2.571 / 6) for sign in (1.0, -1.0)),  # five and one that says 0
+        *(([sign] * 5, sign, 2 * 0.5**5, 2.571 / 6) for sign in (1.0, -1.0)),  # five, and one that is 0
         ([0.0] * 5, 0.0, 1.0, 0.0),
     ],
 )
@@ -103,7 +103,7 @@ def test_means_by_hand(values, mean, p, apart):
 
 @pytest.mark.parametrize(("sign", "most"), [(1, 0.0002), (-1, 0.007)])
 def test_skewed_documents_seldom_look_like_a_finding(sign, most):
-    """Twenty documents of lognormal gains (sigma 0.6), mean 0: t has p < .001 in 1.3% of those that hang low."""
+    """Twenty documents of lognormal gains (sigma 0.6), mean 0: t has p < .001 in 1.3% of left-skewed samples."""
     sigma, rng = 0.6, np.random.default_rng(0)
     values = sign * (np.exp(sigma * rng.standard_normal((20, 4_000))) - np.exp(sigma**2 / 2))
     found = estimate(values, np.ones_like(values))
@@ -115,7 +115,7 @@ def test_skewed_documents_seldom_look_like_a_finding(sign, most):
 
 @pytest.mark.parametrize("rounding", [1e-9, 1e-7])
 def test_groups_that_differ_by_rounding_say_the_same(rounding):
-    """What a saturated head reaches in every document is no more certain than a number of documents can make it."""
+    """A saturated head's equal values in every document are no more certain than their number allows."""
     moved = 0.95 * (1 + rounding * np.array([[0.0], [1.0], [-1.0], [1.0], [0.0]]))
     estimates = [estimate(each, np.ones_like(each)) for each in (moved, np.full_like(moved, 0.95))]
     found, exact = ([each.p, each.p_below, each.low, each.high] for each in estimates)
@@ -131,7 +131,7 @@ def test_false_discovery_rate_leaves_missing_values_out():
 
 
 def four_ratios(n_groups: int, n_columns: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Value and baseline of two models on documents of uneven length; what a document is like moves all four."""
+    """Values and baselines of two models on documents of unequal length; the document shifts all four."""
     rng = np.random.default_rng(seed)
     words = rng.integers(5, 60, (n_groups, n_columns))
     mood = rng.normal(0, 0.1, words.shape)
@@ -139,7 +139,7 @@ def four_ratios(n_groups: int, n_columns: int, seed: int = 0) -> tuple[np.ndarra
     return totals, np.broadcast_to(words, totals.shape).astype(float)
 
 
-RATES = (0.6, 0.5, 0.3, 0.35)  # value of one and of the other, baseline of one and of the other
+RATES = (0.6, 0.5, 0.3, 0.35)  # values of both models, then baselines of both
 GAIN_DIFFERENCE = (1, -1, -1, 1)
 
 
@@ -154,7 +154,7 @@ def test_a_contrast_of_two_ratios_is_their_estimate_tested_on_both_sides():
 def test_intervals_of_forty_documents_of_uneven_length_cover_the_truth():
     rng, draws = np.random.default_rng(0), four_ratios(40, 1_000)
     words = rng.integers(5, 60, (40, 1_000))
-    one = estimate(rng.binomial(words, rng.beta(3, 7, words.shape)), words)  # documents differ, with mean 0.3
+    one = estimate(rng.binomial(words, rng.beta(3, 7, words.shape)), words)  # documents vary around 0.3
     gains = contrast(*draws, GAIN_DIFFERENCE)
     for found, truth in ((one, 0.3), (gains, (RATES[0] - RATES[2]) - (RATES[1] - RATES[3]))):
         assert 0.93 <= ((found.low <= truth) & (truth <= found.high)).mean() <= 0.97
@@ -172,7 +172,7 @@ def test_on_few_groups_or_without_weight_what_is_not_known_is_missing_and_never_
     totals, weights = np.array([[[1.0], [3.0]], [[0.0], [0.0]]]), np.ones((2, 2, 1))
     two, one = ask(totals, weights), ask(totals[:, :1], weights[:, :1])
     empty = ask(totals, weights * np.array([1, 0])[:, None, None])
-    sides = 1 if hasattr(two, "gain") else 2  # of a test for more than nothing, or for anything else
+    sides = 1 if hasattr(two, "gain") else 2  # one-sided test, or two-sided
     assert two.p[0] == pytest.approx(sides * stats.t.sf(2.0, 1))
     assert (two.value[0], one.value[0]) == (2.0, 1.0)
     assert np.isnan([two.low[0], two.high[0], one.low[0], one.high[0], one.p[0], empty.low[0], empty.p[0]]).all()
@@ -180,7 +180,7 @@ def test_on_few_groups_or_without_weight_what_is_not_known_is_missing_and_never_
 
 @pytest.mark.parametrize("groups", [8, 20])
 def test_rounding_moves_intervals_no_more_than_itself_unless_one_document_is_all_the_variance(groups):
-    """And p, for which nothing is drawn, not even there."""
+    """p, which is not drawn, does not move even there."""
     random = np.random.default_rng(1)
     weights = random.integers(1, 30, (groups, 300)).astype(float)
     uneven = 0.5 + 1e-3 * random.normal(size=weights.shape)

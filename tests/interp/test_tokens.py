@@ -1,4 +1,4 @@
-"""Batches know their padding and positions; every word finds its pieces, whatever the tokenizer does to the text."""
+"""Batches know padding and positions; every word finds its pieces, whatever the tokenizer does to the text."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -44,7 +44,7 @@ PIECES = {
     "minilm": "it|' s|3 , 142|cafes|—|naive|she|said|!|[UNK]|he|was|un ##ha ##pp ##ily|gonna||.",
     "bytes": "I t|'s|3 , 1 4 2|c a f Ã © s|â Ģ Ķ|n a Ã ¯ v e|Ġshe|Ġsaid|!|ð Ł ĺ Ģ|He|Ġwas|u n hap p i l y|g o n|n a|.",
 }
-# spaces of their own: before a digit, a dash, an emoji, and where spaces repeat
+# tokens of spaces alone: before a digit, a dash, an emoji, and in repeated spaces
 SPACES = {"stories": ["▁"] * 6, "minilm": [], "bytes": ["Ġ"] * 11}
 EVERY = pytest.mark.parametrize("name", PIECES)
 
@@ -57,7 +57,7 @@ def tokenizer(name, request) -> Tokenizer:
 
 
 def byte_level() -> Backend:
-    """A byte-level BPE, as GPT-2's, trained on a few sentences."""
+    """A byte-level BPE like GPT-2's, trained on a few sentences."""
     backend = Backend(BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -105,7 +105,7 @@ def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokeniz
         assert (owner == NO_WORD) == (not part)
         assert not part or part <= {*range(*word_spans[owner])}
         covered |= part
-    assert {text[at] for at in visible - covered} <= {"\u200d", "\ufe0f"}  # BERT drops signs that cannot be seen
+    assert {text[at] for at in visible - covered} <= {"\u200d", "\ufe0f"}  # BERT drops invisible characters
     if name != "minilm":
         assert tokenizer.decode(torch.tensor(tokenizer.encode(text))) == text
 
@@ -142,7 +142,7 @@ def test_a_character_in_parts_stands_at_the_first_of_them():
     assert tokenizer.label(99_999) == "<99999>"  # outside the vocabulary
     ids = tokenizer.pieces("he ü 😀 he").ids
     assert tokenizer.labels(ids) == ["he", " ", "ü", "⋯", " ", "😀", "⋯", "⋯", "⋯", " he"]
-    assert tokenizer.labels(ids[5:6]) == [tokenizer.label(ids[5])] != ["😀"]  # the rest is not there
+    assert tokenizer.labels(ids[5:6]) == [tokenizer.label(ids[5])] != ["😀"]  # the rest of the character is missing
     assert tokenizer.labels([]) == []
     assert "expected one token, but 'düp' is 4: " in refusal(tokenizer.id, "düp")
 
@@ -170,7 +170,7 @@ def test_a_start_token_that_no_template_adds_stands_before_a_text_once():
 
 
 def model_with(directory: Path, decoder: dict, source: Backend, target: Backend | None = None) -> Path:
-    """A tiny model's directory with tokenizers beside it; with an encoder where the decoder reads one."""
+    """A tiny model's directory with tokenizers; with an encoder if the decoder reads one."""
     stack = STACKS["sinusoidal"]
     two = {"encoder": replace(stack, causal=False), "target_start": 3} if "cross_attention" in decoder else {}
     save(Transformer(TransformerConfig(decoder=replace(stack, **decoder), **two)), directory)
@@ -207,7 +207,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(tmp_path, decoder, tok
 
 
 def test_tokens_that_stand_for_no_text_may_lie_beyond_the_embedding(tmp_path):
-    model = load(model_with(tmp_path, {}, words(29, special=("<image>",))))  # of a family that sees images too
+    model = load(model_with(tmp_path, {}, words(29, special=("<image>",))))  # from a family that also reads images
     assert (model.tokenizer.d_vocab, model.tokenizer.largest_id) == (30, 28)
     assert "0-28, the model's vocabulary; got 29" in refusal(run, model, "<image>")
 
@@ -217,7 +217,7 @@ def test_a_target_is_read_with_the_target_tokenizer(tmp_path):
     save(load(model_with(tmp_path / "model", APART, words(29), target)), tmp_path / "again")
     for place in ("model", "again"):
         out = run(load(tmp_path / place), "w28", target="w22")
-        # of the target: the start id, then what is before every target
+        # for targets: the start id, then what precedes every target
         assert [out.tokens.ids.tolist(), out.target.ids.tolist()] == [[[28]], [[3, 3, 22]]]
     (tmp_path / "again" / "target_tokenizer.json").write_text("{}")
     assert "target_tokenizer.json is not readable as a tokenizer" in refusal(load, tmp_path / "again")

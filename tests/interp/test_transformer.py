@@ -1,7 +1,6 @@
-"""The transformer adds up, sees only what it may, and changes exactly where it is edited: one stack or two.
+"""The transformer adds up, sees only what it may, and changes exactly where it is edited, with one stack or two.
 
-In the models of two stacks encoder and decoder differ in every size that may differ, so that neither passes for the
-other.
+In models of two stacks, encoder and decoder differ in every size that can differ, so neither passes for the other.
 """
 
 import math
@@ -48,7 +47,7 @@ def final_of(built: Transformer) -> str:
     return f"{[*built.config.stacks][-1]}.resid_final"
 
 
-# up to the rounding of float64; RMSNorm takes some in float32
+# up to rounding in float64; RMSNorm partly rounds to float32
 same = partial(assert_close, atol=1e-10, rtol=1e-9)
 
 
@@ -106,7 +105,7 @@ def test_every_stream_adds_up_from_its_parts(name, padding):
 
 
 def attentions(built: Transformer, out: Run) -> Iterator[tuple]:
-    """Every attention, the prefix of its sites, and what queries and keys are made of."""
+    """Every attention, the prefix of its sites, and the streams of its queries and keys."""
     for stack in built.config.stacks:
         for layer, block in enumerate(built.stack(stack).blocks):
             at = f"{stack}.{layer}."
@@ -183,7 +182,7 @@ def test_a_later_token_is_seen_by_encoders_only(name):
 
     later = [False] * 5 + [True] * 2
     assert changed(source, target[:1]) == (later if built.last.config.causal and not two else [True] * 7)
-    if two:  # one source or target is read beside all of the others
+    if two:  # each source or target is read together with the others
         assert changed(source[[0, 0]], target) == later
 
 
@@ -225,7 +224,7 @@ def test_patching_a_run_with_itself_changes_not_one_bit(name, padding):
         assert all(torch.equal(again[other], clean[other]) for other in clean.activations), site
 
 
-# --- what a user can get wrong
+# --- users' mistakes
 
 Z = "decoder.0.attn.z"
 WRONG = [
@@ -270,7 +269,7 @@ def test_an_edit_that_never_fires_and_an_activation_that_is_not_there_are_errors
 
 
 def pair(side: str, /, **changes) -> TransformerConfig:
-    """`original` with something changed in the encoder or the decoder."""
+    """`original` with changes in the encoder or the decoder."""
     sides = dict(zip(("encoder", "decoder"), TWO_STACKS["original"], strict=True))
     return TransformerConfig(**{**sides, side: replace(sides[side], **changes)})
 

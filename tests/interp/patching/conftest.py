@@ -8,7 +8,7 @@ from interp.parts import RootMeanSquare
 
 @pytest.fixture
 def exact_norms(monkeypatch):
-    """RMSNorm rounds to float32, as models are trained with it; small differences want double precision throughout."""
+    """RMSNorm rounds to float32, as in training; small differences need double precision throughout."""
     monkeypatch.setattr(
         RootMeanSquare, "forward", lambda self, x: self.weight * F.rms_norm(x, self.normalized_shape, eps=self.eps)
     )

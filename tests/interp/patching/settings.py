@@ -1,4 +1,4 @@
-"""Where things are patched in these tests: every way to build a stack, an attention of it, and pairs that differ."""
+"""What do these tests patch? Every way to build a stack, each of its attentions, and pairs that differ."""
 
 from copy import deepcopy
 from dataclasses import replace
@@ -24,7 +24,7 @@ STACKS: dict[str, StackConfig] = {
     "attention only": replace(PRE, mlp=NoMLP()),
     "one layer": replace(PRE, n_layers=1),
     "plain sums": replace(PRE, mlp=NoMLP(), norm=NoNorm(), attention_bias=False, n_kv_heads=None),
-    # three layers where they differ, and where blocks are parallel; of the others two show all that a third would
+    # three layers if they differ or blocks are parallel; elsewhere, a third would show nothing new
     **{name: replace(it, n_layers=3 if it.local or name == "parallel" else 2) for name, it in VARIANTS.items()},
 }
 TWO = {f"{name}, two stacks": name for name in TWO_STACKS}
@@ -34,7 +34,7 @@ DIFFERING = ("alone", "source", "target")
 
 
 class Setting(NamedTuple):
-    """A model, pairs for it, and the stack and attention that are patched."""
+    """A model, pairs for it, and the stack and attention to patch."""
 
     model: Transformer
     pairs: Pairs
@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
 @cache
 def one_stack(name: str, stack: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    """A random decoder; or an encoder. Of a variant logits are capped, or read through a masked-word transform."""
+    """A random decoder or encoder. Variants cap their logits, or read them through a masked-word transform."""
     if stack == "decoder":
         capped = {"logit_cap": 2.0, "output_scale": 0.5} if name in VARIANTS else {}
         config = TransformerConfig(decoder=STACKS[name], output="tied" if name == "gated" else "untied", **capped)
@@ -56,7 +56,7 @@ def one_stack(name: str, stack: str, dtype: torch.dtype = torch.float64) -> Tran
 
 
 def build(kind: str, dtype: torch.dtype = torch.float64) -> Transformer:
-    """A model of `STACKS` that may be written to; `post encoder` is an encoder."""
+    """A model of `STACKS` that tests may change; `post encoder` is an encoder."""
     name = kind.removesuffix(" encoder")
     return deepcopy(one_stack(name, "decoder" if kind == name else "encoder", dtype))
 
@@ -70,7 +70,7 @@ def exists(name: str, attention: tuple[str, str], differing: str) -> bool:
 
 @cache
 def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differing: str = "alone") -> Setting:
-    """The setting of that name."""
+    """The setting called `name`."""
     if name in TWO:
         where = dict(zip(("stack", "attention"), attention, strict=True))
         return Setting(two_stacks(TWO[name]), pairs_of_two(differing), where)
@@ -80,14 +80,14 @@ def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differi
 def random_claims(
     asking: TokenBatch, seen: TokenBatch, read: TokenBatch, *, causal: bool, seed: int, count: int = 9
 ) -> list[Claim]:
-    """Claims of random rows and keys, read at random positions: before, at and after the rows; changed in every way."""
+    """Claims of random rows and keys, read before, at and after the rows, and changed in every way."""
     generator, made = torch.Generator().manual_seed(seed), []
     for number in range(count):
         prompt, how = number % 3, ("hide", "exchange", "remove")[number // 3 % 3]
         length, n_keys, n_read = (int(texts.lengths[prompt]) for texts in (asking, seen, read))
         queries = torch.randperm(length - 1, generator=generator)[: 1 + number % 2] + 1
         keys = torch.rand(len(queries), seen.ids.shape[1], generator=generator) < 0.5
-        last = queries if causal else torch.full_like(queries, n_keys - 1)  # a row keeps its own key, or the last
+        last = queries if causal else torch.full_like(queries, n_keys - 1)  # a row keeps its own key, or the last one
         keys &= torch.arange(keys.shape[1]) < last[:, None]
         keys[:, 0] = True
         others = torch.stack([torch.randint(int(at) + 1, keys.shape[1:], generator=generator) for at in last])

@@ -1,4 +1,4 @@
-"""What stands in the place of an ablated part: means and other prompts' activations, and circuits known on paper."""
+"""What replaces an ablated part? Means, or other prompts' activations; with circuits known on paper."""
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def test_a_mean_is_over_texts_as_they_are_typed_by_default_over_the_prompts():
 
 class TestResample:
     def test_a_cell_equals_a_forward_with_the_donors_activation(self):
-        model, batch, donors = build("pre"), rows((7, 5, 7, 6, 5)), rows((9,), seed=3)  # one donor: no draw to guess
+        model, batch, donors = build("pre"), rows((7, 5, 7, 6, 5)), rows((9,), seed=3)  # one donor: the draw is known
         found = p.ablate(model, batch, metric(), donors=donors).values["logit_difference"]
         theirs = run(model, donors, capture="decoder.1.attn.z")["decoder.1.attn.z"][:, :7, 2]
         logits = run(model, batch, edit={"decoder.1.attn.z": set_to(theirs, head=2)}).logits
@@ -51,7 +51,7 @@ class TestResample:
         model, batch = build("pre"), rows((6, 6))
         exchanged = TokenBatch(batch.ids.flip(0), batch.mask.flip(0), batch.positions.flip(0))
         noised = p.sweep(model, p.Pairs(batch, exchanged, RIGHT[:2], WRONG[:2]), metric(2), direction="noise")
-        for seed in range(8):  # a draw that may return the prompt itself cannot exchange every time
+        for seed in range(8):  # a draw that may return the prompt itself would not always exchange
             torch.testing.assert_close(p.ablate(model, batch, metric(2), seed=seed).values, noised.values)
 
     def test_the_seed_decides_the_draw(self):
@@ -59,7 +59,7 @@ class TestResample:
         assert [torch.equal(draws[0], draw) for draw in draws] == [True, True, False]
 
     def test_every_real_position_comes_from_a_real_position(self):
-        # the two longest prompts can only exchange; shorter ones never meet a donor's padding
+        # the two longest prompts must exchange; shorter ones never get a donor's padding
         model, batch = build("pre"), rows((7, 3, 7))
         filled = TokenBatch(batch.ids.masked_fill(~batch.mask, 17), batch.mask, batch.positions)
         for seed in range(8):
@@ -73,7 +73,7 @@ ANSWERS = torch.zeros(3, dtype=torch.long), torch.ones(3, dtype=torch.long)
 
 
 def saturating(threshold: float, ceiling: float, d_vocab: int = 3) -> Transformer:
-    """Two heads see the cue and write 1 each into a sum; the feed-forward adds relu(sum - threshold), at most 1."""
+    """Two heads see the cue and each add 1 to a sum; the feed-forward adds relu(sum - threshold), at most 1."""
     sizes = {"n_layers": 1, "d_model": 3, "n_heads": 2, "d_head": 1, "d_mlp": 2, "n_ctx": 2, "d_vocab": d_vocab}
     parts = {"norm": NoNorm(), "positions": NoPositions(), "mlp": Plain("relu")}
     model = Transformer(TransformerConfig(decoder=StackConfig(**sizes, **parts, causal=True)))
@@ -83,7 +83,7 @@ def saturating(threshold: float, ceiling: float, d_vocab: int = 3) -> Transforme
             weight.zero_()
         block = model.last.blocks[0]
         model.last.embed.token.weight[CUE, cue] = 1
-        block.attn.W_V[:, cue, 0] = 2  # at the end uniform attention sees half of the cue
+        block.attn.W_V[:, cue, 0] = 2  # at the end, uniform attention sees half of the cue
         block.attn.W_O[:, 0, total] = 1
         block.mlp.up.weight[:, total] = 1
         block.mlp.up.bias.copy_(torch.tensor([-threshold, -ceiling]))

@@ -1,4 +1,4 @@
-"""Every fast way against the plain one, to 1e-10: sweeps, paths, ablations and knock-outs in every kind of stack."""
+"""Every fast way equals the plain one to 1e-10: sweeps, paths, ablations and knock-outs in every kind of stack."""
 
 from functools import cache
 from itertools import product
@@ -19,7 +19,7 @@ from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS,
 
 EVERY = pytest.mark.parametrize("name", NAMES)
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "experts" else name for name in NAMES]
-MOST = pytest.mark.parametrize("name", _SLOW)  # experts are swept, and slow where what else is done is the same
+MOST = pytest.mark.parametrize("name", _SLOW)  # experts are only swept: other ways are slow there and the same
 STREAMS = ("resid_pre", "resid_mid", "resid_post", "resid_cross", "attn_out", "cross_attn_out", "mlp_out")
 SITES = (
     *(*STREAMS, "embed", "resid_final", "logits", "z", "q", "k", "v", "rot_q", "pattern", "scores"),
@@ -34,7 +34,7 @@ WHERE = NAMES, s.ATTENTIONS, s.DIFFERING
 
 @cache
 def site_there(name, attention, differing, site, by) -> bool:
-    """Whether a setting has cells of a site, which the pairs can tell apart."""
+    """Whether a setting has cells of a site that the pairs can tell apart."""
     if not exists(name, attention, differing):
         return False
     model, pairs, where = setting(name, attention, differing)
@@ -49,7 +49,7 @@ SWEEPS = pairwise(*WHERE, SITES, AXES, ("denoise", "noise"), possible=lambda *ca
 
 
 def equal(fast: p.Cells, plain: p.Cells) -> bool:
-    """Whether any cell moves anything, for else nothing would be proved; two results must be one."""
+    """Assert that two results agree; return whether any cell moves anything, else they prove nothing."""
     for part in ("site", "direction", "axes", "stack", "attention", "positions", "labels"):
         assert getattr(fast, part) == getattr(plain, part)
     for part in ("values", "clean", "corrupt"):
@@ -91,7 +91,7 @@ THROUGH = ("nothing", "mlps", "everything")
 
 
 def receivers(name: str, attention: tuple[str, str], differing: str, ends: str) -> list[Receiver]:
-    """Those receivers that a setting has."""
+    """The receivers that a setting has."""
     model, _, _ = setting(name, attention, differing)
     config, stack = model.config.stacks[attention[0]], model.stack(attention[0])
     lacking = {"mlp": stack.blocks[0].mlp is None, "logits": stack is not model.last}
@@ -122,7 +122,7 @@ def test_every_path_equals_two_plain_forward_passes(name):
         model, pairs, where = setting(name, attention, differing)
         asked = model, pairs, METRICS, receivers(name, attention, differing, ends), *sender, *how
         moved.append(equal(*(way(*asked, **where) for way in (p.path_patch, p.path_patch_by_forward))))
-    assert sum(moved) > len(moved) * (0.2 if name in TWO else 0.8)  # a decoder's first layer knows no source
+    assert sum(moved) > len(moved) * (0.2 if name in TWO else 0.8)  # a decoder's first layer does not know the source
 
 
 @pytest.mark.parametrize("stack", ["decoder", "encoder"])
@@ -139,7 +139,7 @@ def test_metrics_that_read_several_positions(stack):
 
 @pytest.mark.parametrize("name", ["pre", "gated", "buckets", "local, capped", "local, biased", "norm over all heads"])
 def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
-    monkeypatch.setattr(p.changed_rows, "_SMALL_ROWS", 0)  # every prompt counts as long
+    monkeypatch.setattr(p.changed_rows, "_SMALL_ROWS", 0)  # so every prompt counts as long
     for stack in ("decoder", "encoder"):
         model, pairs, _ = setting(name, (stack, "self"))
         for site, by in (("z", CELLS), ("k", LAYERS), ("resid_pre", LAYERS)):

@@ -17,7 +17,7 @@ from tests.tiny import model as tiny_model
 
 
 def plain(model, texts, claims: list[Claim], output, target=None, **where) -> torch.Tensor:
-    """One whole backward pass a claim, times the change of z in one whole forward pass a head."""
+    """One whole backward pass per claim, times the change of z in one whole forward pass per head."""
     site, scores = (PatchSite.from_name(model, name, **where) for name in ("z", "scores"))
     final, found = f"{[*model.config.stacks][-1]}.resid_final", []
     for claim in claims:
@@ -37,7 +37,7 @@ def plain(model, texts, claims: list[Claim], output, target=None, **where) -> to
 ALL = [(kind, claimed_keys.BUDGET) for kind in ("llama", "bert", "post-norm decoder")]
 
 
-@pytest.mark.parametrize(("kind", "budget"), [("gpt2", 1), ("grouped encoder", 1), *ALL])  # one read-out a pass; or all
+@pytest.mark.parametrize(("kind", "budget"), [("gpt2", 1), ("grouped encoder", 1), *ALL])  # one read-out a pass, or all
 def test_estimates_are_the_change_of_z_times_its_gradient(kind, budget, monkeypatch):
     monkeypatch.setattr(claimed_keys, "_WEIGHTS", 300 if budget == 1 else 1 << 20)
     stack = STACKS.get(kind, replace(STACKS["rotary encoder"], n_kv_heads=2))

@@ -15,7 +15,7 @@ VARIANTS = ["parallel", "parallel, one norm", "alibi", "local, capped", "experts
 
 
 def writes(model: Transformer, batch) -> dict[str, torch.Tensor]:
-    """What each sender adds to the stream, `prompt position d_model`, in the order of the pass."""
+    """What each sender adds to the stream (`prompt position d_model`), in the order of the pass."""
     (stack,) = model.config.stacks
     out = run(model, batch, capture=[name for name in sites(model) if name != "logits"])
     found = {"embed": out[f"{stack}.embed"]}
@@ -29,7 +29,7 @@ def writes(model: Transformer, batch) -> dict[str, torch.Tensor]:
 
 
 def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: str, change: torch.Tensor, step=1e-4):
-    """Slopes of the metric, sender x prompt, as a receiver alone reads a little of each sender's changed write."""
+    """The metric's slopes (sender x prompt) as one receiver reads a little of each sender's changed write."""
     (stack,) = model.config.stacks
     readout = metric.prepare(model, pairs)
 
@@ -61,7 +61,7 @@ def direct_slopes(model: Transformer, pairs: Pairs, metric, out: Run, receiver: 
 def test_every_edge_is_the_slope_of_a_small_direct_patch(kind):
     model, pairs, metric = build(kind), ragged_pairs(), log_probability()
     found = edge_attribution(model, pairs, metric, steps=1)
-    if kind == "gated":  # `k` and `v` by the heads that share them
+    if kind == "gated":  # `k` and `v` are shared by heads
         queries = [f"0.{head}.q" for head in range(4)]
         assert found.labels["receiver"][:9] == (*queries, "0.0.k", "0.1.k", "0.0.v", "0.1.v", "mlp.0")
     clean, corrupt = writes(model, pairs.clean), writes(model, pairs.corrupt)
@@ -72,7 +72,7 @@ def test_every_edge_is_the_slope_of_a_small_direct_patch(kind):
         scores = found.effects()[:, place]
         there = ~scores.isnan().any(-1)
         assert int(there.sum()) == before(model, receiver)
-        assert there[: int(there.sum())].all()  # senders stand in the order of the pass
+        assert there[: int(there.sum())].all()  # senders are in the order of the pass
         with torch.no_grad():
             expected = direct_slopes(model, pairs, metric, out, receiver, change[there])
         torch.testing.assert_close(scores[there], expected, rtol=1e-5, atol=1e-6)
@@ -94,11 +94,11 @@ def test_the_edges_out_of_a_component_add_up_to_its_own_estimate(kind, direction
     senders, has_mlp = found.labels["sender"], model.last.blocks[0].mlp is not None
     wanted = {"z": ("layer", "head"), "resid_pre": ("layer",)} | ({"mlp_out": ("layer",)} if has_mlp else {})
     nodes = attribution_patching(model, pairs, log_probability(), wanted, direction)
-    sign = 1 if direction == "denoise" else -1  # an effect counts towards the other prompt, a score the metric's change
+    sign = 1 if direction == "denoise" else -1  # effects count towards the other prompt, scores by the metric's change
     layers = [nodes["z"].effects(), *([nodes["mlp_out"].effects()[:, None]] if has_mlp else [])]
     expected = torch.cat([nodes["resid_pre"].effects()[:1], torch.cat(layers, 1).flatten(0, 1)])
     torch.testing.assert_close(found.effects().nansum(1), sign * expected, rtol=1e-10, atol=1e-10)
-    if has_mlp:  # beside a parallel feed-forward heads read the same stream
+    if has_mlp:  # with a parallel feed-forward, heads read the same stream
         beside = found.effects()[senders.index("1.0"), found.labels["receiver"].index("mlp.1")]
         assert bool(beside.isnan().all()) == kind.startswith("parallel")
 

@@ -1,4 +1,4 @@
-"""Gradient estimates: against finite differences, against exact sweeps where the way is linear, and where they fail."""
+"""Gradient estimates: against finite differences, against exact sweeps of linear paths, and where they fail."""
 
 from itertools import product
 
@@ -25,7 +25,7 @@ ROWS = ("pattern", "scores")
 
 
 def derivative(model, inputs, readout, name: str, change: torch.Tensor, step=1e-4) -> torch.Tensor:
-    """The metric's slope, one a prompt, as a run moves by `change` at a site."""
+    """The metric's slope, one per prompt, as a site moves by `change`."""
     edits = ({name: lambda value, by=by: value + by * change} for by in (step, -step))
     up, down = (readout.from_logits(run_inputs(model, inputs, edit=edit).logits) for edit in edits)
     return (up - down) / (2 * step)
@@ -46,7 +46,7 @@ def test_every_site_has_the_slope_of_small_patches(name, attention, differing, e
     sites = {site: by for site, by in FINEST.items() if site_there(name, attention, differing, site, by)}
     found, readout = attribution_patching(model, pairs, metric, sites, **where), metric.prepare(model, pairs)
     others, inputs = pairs.inputs
-    rounding = 1e-3 if name == "experts" else 1e-7  # routers weigh in float32 at every precision
+    rounding = 1e-3 if name == "experts" else 1e-7  # routers compute weights in float32 at any precision
     for site, by in sites.items():
         at = PatchSite.from_name(model, site, by, **where).names[-1]
         theirs, own = (run_inputs(model, each, capture=at)[at] for each in (others, inputs))
@@ -59,7 +59,7 @@ def test_every_site_has_the_slope_of_small_patches(name, attention, differing, e
 
 
 def linear_tail(kind: str) -> Transformer:
-    """Attention alone without norms: what follows the last layer's pattern is linear in it."""
+    """A model of attention alone, without norms: what follows the last layer's pattern is linear in it."""
     sizes = {"n_layers": 2, "d_model": 22, "n_heads": 6, "d_head": 10, "d_mlp": 1, "n_ctx": 13, "d_vocab": 37}
     parts = {"norm": NoNorm(), "mlp": NoMLP()}
     parts |= {"n_kv_heads": 3, "positions": Rotary()} if kind == "rotary, grouped" else {}
@@ -85,14 +85,14 @@ def test_the_qk_fix_makes_the_last_layers_queries_and_keys_exact(kind, site, by)
 
 
 def reference() -> tuple[Transformer, Pairs]:
-    """A head that looks from `X` to `a` and from `Y` to `b`, with certainty, and predicts what it sees."""
+    """A head that surely looks from `X` to `a` and from `Y` to `b`, and predicts what it sees."""
     head = planted.antecedent({"X": ["a"], "Y": ["b"]}, {"a": ["a"], "b": ["b"]}, strength=3.0)
     model = Planted(["a", "b", "c", "X", "Y"], [[head, planted.uniform]], n_ctx=16).build()
     return model, Pairs.from_texts(model, ["a b c X", "b c a X"], ["a b c Y", "b c a Y"], ["a", "a"], ["b", "b"])
 
 
 def induction() -> tuple[Transformer, Pairs]:
-    """What followed `u` before is predicted after it: the second layer's keys say so."""
+    """An induction model: after `u` it predicts what followed `u` before, by the keys of the second layer."""
     layers = [[planted.offset(-1, remember=True), planted.uniform], [planted.induction(10.0), planted.uniform]]
     model = Planted(["u", "w", "a", "b", "c"], layers, n_ctx=16).build()
     return model, Pairs.from_texts(model, ["u a w b c u"] * 2, ["w a u b c u"] * 2, ["a"] * 2, ["b"] * 2)
@@ -105,14 +105,14 @@ def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(sit
     estimates = (attribution_patching(*asked, {site: ("layer", "head")}, qk_fix=fix)[site] for fix in (False, True))
     plain, fixed = (found.share()[layer, 0] for found in estimates)
     assert [float(each) for each in (exact.share()[layer, 0], fixed, plain)] == pytest.approx([1, 1, 0], abs=1e-3)
-    if layer:  # with one layer there is none to drop
+    if layer:  # a single layer cannot be dropped
         magnitude = atp_star(*asked, {site: ("layer", "head")})[site].mean()[layer, 0]
         assert magnitude == pytest.approx(float(exact.mean()[layer, 0]), abs=1e-2)
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_keys_patched_one_at_a_time_keep_what_rounding_would_lose(direction):
-    model, pairs = induction()  # the certain key's rivals have e^-40 of the attention: 1 - p is 0 in float32
+    model, pairs = induction()  # other keys have e^-40 of the attention, so 1 - p is 0 in float32
     by = ("layer", "head", "position")
     exact = sweep(model, pairs, logit_difference(), "k", by, direction).effects()
     found = attribution_patching(model, pairs, logit_difference(), {"k": by}, direction, qk_fix=True)["k"].effects()
@@ -124,7 +124,7 @@ START, TURNED = 1.0, -2.0
 
 
 def cancelling() -> tuple[Transformer, Pairs]:
-    """Layer 0 copies the token's number to slot 1, which the output reads; layer 1 takes relu of it away again."""
+    """Layer 0 copies the token's number to slot 1, which the output reads; layer 1 subtracts its relu."""
     parts = {"norm": NoNorm(), "mlp": Plain("relu", bias=False), "attention_bias": False}
     stack = StackConfig(2, 2, 1, 1, 1, 4, 3, causal=True, **parts)
     model = Transformer(TransformerConfig(decoder=stack)).double()
@@ -148,9 +148,9 @@ def test_a_head_whose_paths_cancel_is_missed_without_dropping_gradients_and_foun
     assert sweep(*asked, "z").effects()[0, 0, 0] == TURNED
     assert attribution_patching(*asked, sites)["z"].effects()[0, 0, 0] == 0
     found = atp_star(*asked, sites)
-    # with layer 1 dropped the straight path is left, with layer 0 dropped nothing; one pass of two counts
+    # dropping layer 1 leaves the direct path, dropping layer 0 nothing; one pass of two counts
     assert found["z"].mean()[:, 0].tolist() == [START - TURNED, 0]
-    # the stream into layer 0 (token's number, nothing yet in slot 1) acts through layer 0 alone
+    # the stream into layer 0 (the token's number, slot 1 still empty) acts only through layer 0
     assert found["resid_pre"].mean()[0] == (START - TURNED) / 2
 
 
@@ -203,7 +203,7 @@ def test_a_pass_keeps_no_more_than_its_budget(kind):
 
 def test_no_weight_is_given_a_gradient_and_nothing_found_carries_a_graph():
     model, pairs = build("pre", torch.float32), ragged_pairs()
-    with torch.no_grad():  # as in a notebook that switched gradients off
+    with torch.no_grad():  # like a notebook with gradients switched off
         found = attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head")}, qk_fix=True)["z"]
     assert all(weight.grad is None for weight in model.parameters())
     assert not any(table["logit_difference"].requires_grad for table in (found.values, found.clean, found.corrupt))

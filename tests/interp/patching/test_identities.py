@@ -1,4 +1,4 @@
-"""What holds of every result, in any model: budgets change no number, directions exchange, prompts do not mix."""
+"""What holds for every result, in any model: budgets change no number, directions mirror, prompts do not mix."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ FINEST = {
     **dict.fromkeys(("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out"), PLACES),
     **dict.fromkeys(("pattern", "scores"), ("layer", "head", "query", "key")),
 }
-EXACT: dict[str, Callable[..., p.Cells | Mapping[str, p.Cells]]] = {  # each cell of which is held against a plain pass
+EXACT: dict[str, Callable[..., p.Cells | Mapping[str, p.Cells]]] = {  # each cell is compared with a plain pass
     "sweep of z": partial(p.sweep, site="z", by=CELLS),
     "sweep of mlp.pre": partial(p.sweep, site="mlp.pre", by=("layer", "neuron", "position")),
     "sweep of mlp.post": partial(p.sweep, site="mlp.post", by=("layer", "neuron", "position")),
@@ -37,7 +37,7 @@ EVERY, FIRST_ORDER = pytest.mark.parametrize("name", CALLS), pytest.mark.paramet
 
 
 def results(name: str, model: Any, pairs: p.Pairs, metrics: Any = METRICS[0], **how: Any) -> list[p.Cells]:
-    """What a call gives, site by site."""
+    """A call's results, site by site."""
     found = CALLS[name](model, pairs, metrics, **how)
     return [found] if isinstance(found, p.Cells) else [*found.values()]
 

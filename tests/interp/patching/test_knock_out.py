@@ -1,4 +1,4 @@
-"""Claimed keys hidden from single heads: against one forward a head, and against what follows on paper."""
+"""Claimed keys hidden from single heads: against one forward pass per head, and against results on paper."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ def exchanged(other: int, row: int = 2) -> Claim:
 
 
 def test_values_are_exchanged_beyond_a_layers_reach_as_within_it():
-    """The weight stays where it is, so a key that the layer does not see may lend its value."""
+    """Weights stay, so a key that the layer does not see may lend its value."""
     built, texts = variant("local, capped"), TokenBatch.from_rows([ROWS[0], ROWS[1] + [1]])
     found, plain = (way(built, texts, [exchanged(1, row=5)]) for way in (knock_out, knock_out_by_forward))
     torch.testing.assert_close(found, plain, rtol=1e-10, atol=1e-10)
@@ -104,7 +104,7 @@ def test_bad_claims_get_one_clear_error(build, message):
 
 @pytest.fixture
 def unchecked():
-    jaxtyping.config.update("jaxtyping_disable", True)  # annotations are not checked, as for users
+    jaxtyping.config.update("jaxtyping_disable", True)  # check no annotations, as for users
 
 
 def test_lists_and_arrays_are_claims_as_tensors_are(unchecked):
@@ -137,7 +137,7 @@ def test_an_encoder_sees_later_keys_and_no_padding_and_says_nothing_next():
         knock_out(model, texts, [padded], probe)
     with pytest.raises(InputError, match="no output layer: give a probe"):
         knock_out(model, texts, CLAIMS[:1])
-    for each in (model, tiny_model("gpt2")):  # a probe says no next token either
+    for each in (model, tiny_model("gpt2")):  # a probe predicts no next token either
         with pytest.raises(InputError, match="name what else a claim reads"):
             knock_out(each, texts, CLAIMS[:1], probe)
 

@@ -1,4 +1,4 @@
-"""One file, one set of numbers; and cells that have names are those of a whole sweep, prompt by prompt."""
+"""One file gives one set of numbers, and named cells equal those of a whole sweep, prompt by prompt."""
 
 import warnings
 
@@ -26,7 +26,7 @@ def named(**positions) -> tuple:
 
 
 def of_names(values, pairs):
-    """Of a table by position each prompt's own columns."""
+    """Each prompt's named columns of values by position."""
     each = [torch.stack([values[..., int(at), i] for i, at in enumerate(own)], -1) for own in pairs.positions.values()]
     return torch.stack(each, -2)
 
@@ -110,7 +110,7 @@ def test_names_of_one_token_are_one_cell_and_one_test():
 
 
 def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
-    """A sweep takes prompts in parts where memory is short: names may agree in one part and not in another."""
+    """With little memory, a sweep reads prompts in parts; names may share a position in one part but not in another."""
     asked = *named(OTHER=[0, 3, 1, 2]), p.logit_difference(), "resid_pre", ("layer", "position")
     whole = p.sweep(*asked)
     assert whole.positions == ("NAME", "END", "OTHER")

@@ -1,4 +1,4 @@
-"""Where paths lead, and paths whose effect follows on paper."""
+"""Where do paths lead? Also paths whose effect follows on paper."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_direct_paths_stay_at_their_position_and_attention_moves_them_on():
         assert (found[-1][0, :, 0].abs() > 1e-9).nonzero()[:, 0].tolist() == at
     for one, other in ((0, 1), (1, 2), (0, 2)):
         assert (found[one][0] - found[other][0]).abs().max() > 1e-5
-    torch.testing.assert_close(found[1][1], found[2][1], **CLOSE)  # one layer below, no attention lies between
+    torch.testing.assert_close(found[1][1], found[2][1], **CLOSE)  # one layer below, with no attention between
 
 
 # truth 3: a previous-token head feeds the keys of an induction head, which predicts b after a b a; nothing else acts

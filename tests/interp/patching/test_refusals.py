@@ -1,4 +1,4 @@
-"""What cannot be patched, read or estimated is refused in one line that says what could be."""
+"""What cannot be patched, read or estimated is refused in one line that says what can be."""
 
 from functools import partial
 
@@ -36,7 +36,7 @@ swept, estimated, edges = (partial(ask, way) for way in (p.sweep, p.attribution_
 searched, ablated, in_order = (partial(ask, way) for way in (p.top_cells, p.ablate, p.ablate_in_order))
 WAYS = (p.sweep, p.unpatched, p.ablate)
 ONE_TEXT = ragged_pairs(d_vocab=19)
-FAR = p.Claim(0, torch.tensor([2]), torch.tensor([[False, True, True, False]]))  # what is left is out of reach
+FAR = p.Claim(0, torch.tensor([2]), torch.tensor([[False, True, True, False]]))  # the remaining keys are out of reach
 SILENT = Transformer(TransformerConfig(decoder=StackConfig(2, 6, 2, 3, 7, 13, 37, causal=True), output="none"))
 SITES = [
     ("zz", LAYERS, "no patchable site 'zz'"),

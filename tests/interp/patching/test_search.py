@@ -1,4 +1,4 @@
-"""The screened search against whole sweeps: the same cells, for a part of the price."""
+"""The screened search against whole sweeps: the same cells at a fraction of the cost."""
 
 import math
 
@@ -27,7 +27,7 @@ TASKS = {
 
 @pytest.mark.parametrize("task", TASKS)
 def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkeypatch):
-    monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep grows with its square
+    monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep's cost grows with its square
     model = load("default")
     pairs = TASKS[task](model).pairs
     found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
@@ -37,7 +37,7 @@ def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkey
     assert len({*found.cells}) == 5
     assert exact.abs().min() >= (1 - TIE) * effect.abs().flatten().sort().values[-5]
     assert found.paid <= effect.numel() * len(pairs) / 3
-    assert found.paid <= found.total / (2 if task == "agreement-adjacent" else 3)  # that one has few cells
+    assert found.paid <= found.total / (2 if task == "agreement-adjacent" else 3)  # that task has few cells
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_works_at_every_site_and_in_both_directions(site, direction):
 
 
 def world(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Effects of 150 cells on 8 prompts, and what the gradients at both ends say of them."""
+    """Effects of 150 cells on 8 prompts, and their estimates from the gradients at both ends."""
     size = rng.lognormal(0, 1, (150, 1))
     effects = size * rng.normal(size=(150, 8))
     if name == "one in twenty hidden":
@@ -86,7 +86,7 @@ class TestRace:
         effects = 0.01 * rng.normal(size=(200, 10))
         estimates = effects + 0.003 * rng.normal(size=effects.shape)
         second = estimates.copy()
-        effects[17], second[17] = 1.0, 0.8  # the gradient at one end sees nothing, that at the other does
+        effects[17], second[17] = 1.0, 0.8  # one end's gradient misses it, the other's does not
         race = self.race(effects, estimates, second)
         assert race.run(1, 0.95, TIE)[0][0] == 17
         assert race.paid < 0.2 * effects.size
@@ -96,7 +96,7 @@ class TestRace:
         "name", [pytest.param(name, marks=[pytest.mark.smoke] * (name == "errors of t4")) for name in WORLDS]
     )
     def test_over_many_races_it_is_right_as_often_as_it_says(self, name):
-        """It stops as soon as its bound allows, which is looked at again and again; docs/patching.md has 200 races."""
+        """It checks its bound repeatedly and stops as soon as that allows; docs/patching.md has 200 races."""
         right = dict.fromkeys((0.8, 0.9, 0.95), 0)
         for seed in range(60):
             effects, estimates, second = world(name, np.random.default_rng(seed))

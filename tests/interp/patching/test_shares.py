@@ -1,4 +1,4 @@
-"""A share of a difference is given only where the model does the task and the difference is clear of 0."""
+"""A share of a difference exists only if the model does the task and the difference is clearly not 0."""
 
 import pytest
 import tiny
@@ -18,7 +18,7 @@ RESULTS = {
 
 @pytest.fixture(scope="module")
 def task() -> tuple[Transformer, p.Pairs]:
-    """Six pairs whose logit difference falls from clean to corrupted while the model is right about none."""
+    """Six pairs whose logit difference falls from clean to corrupted although the model gets none right."""
     model, (clean, corrupt) = tiny.model("gpt2"), (tiny.token_ids(6, 5, seed=seed) for seed in (1, 2))
     logits = torch.stack([model(ids)[:, -1].detach() for ids in (clean, corrupt)])
     difference = logits[..., :, None] - logits[..., None, :]  # prompt, right, wrong
@@ -28,7 +28,7 @@ def task() -> tuple[Transformer, p.Pairs]:
 
 
 def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p.Sweep:
-    """A sweep in which `right` of `n` clean prompts are answered right, and one of two heads carries all."""
+    """A sweep with `right` of `n` clean prompts answered correctly, in which one of two heads carries everything."""
     clean = torch.where(torch.arange(n) < right, 1.0, -1.0) + spread * torch.linspace(-1, 1, n)
     corrupt = clean - whole
     values = torch.stack([clean, corrupt]).view(1, 2, n)

@@ -1,4 +1,4 @@
-"""Every way to build a stack, and two of them, where a plain forward pass a cell is no oracle: identities and axes."""
+"""Every way to build one or two stacks, where a plain pass per cell is no oracle: identities and axes."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ def test_estimates_of_what_lies_inside_add_up_to_those_around_it(name):
     site, unit = ("mlp.experts", "expert") if name == "experts" else ("mlp.post", "neuron")
     asked = {"embed": PLACES, "resid_pre": PLACES, "mlp_out": PLACES, site: (*PLACES, unit)}
     found = attribution_patching(model, pairs, logit_difference(), asked)
-    parts = found[site].effects().sum(-2)  # over neurons or experts: what they add is linear in them
+    parts = found[site].effects().sum(-2)  # over neurons or experts, whose sum is linear
     torch.testing.assert_close(parts, found["mlp_out"].effects(), **CLOSE)
     torch.testing.assert_close(found["embed"].effects(), found["resid_pre"].effects()[:1], **CLOSE)
     assert parts.nan_to_num().abs().max() > 1e-4
@@ -29,7 +29,7 @@ def test_direct_attributions_add_up(name):
     model, batch = variant(name), ragged_pairs().clean
     right, wrong, prompt = torch.tensor([1, 2, 3]), torch.tensor([4, 5, 6]), torch.arange(3)
     capped = run(model, batch).logits[prompt, batch.lengths - 1]
-    logits = 2.0 * torch.atanh(capped / 2.0)  # attributed are logits before their cap
+    logits = 2.0 * torch.atanh(capped / 2.0)  # attribution is of logits before their cap
     found = direct_logit_attribution(model, batch, right, wrong)
     torch.testing.assert_close(found.values.sum(0), logits[prompt, right] - logits[prompt, wrong], **CLOSE)
     torch.testing.assert_close(attribution_by_source(found).nansum(2), found.by_head(), **CLOSE)

@@ -1,4 +1,4 @@
-"""Mixtures and conditional logits of attention: planted ones come back, and plain oracles find the same."""
+"""Mixtures and conditional logits of attention: fits recover planted ones, and plain oracles agree."""
 
 import numpy as np
 import pytest
@@ -30,14 +30,14 @@ def giving(seen: VisibleKeys, attention: torch.Tensor) -> VisibleKeys:
 
 
 def parts_of(seen: VisibleKeys) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each part gives each key, and which parts a row has."""
+    """The weight that each part gives each key, and the parts that each row has."""
     names = torch.cat([torch.ones(len(seen.row), 1), seen.marks], 1) * seen.uniform[:, None]
     total = torch.zeros(len(seen.group), names.shape[1]).index_add_(0, seen.row, names)
     return names / total.clamp(min=1e-30)[seen.row], (total > 0).float()
 
 
 def mixed(seen: VisibleKeys, weights: torch.Tensor) -> torch.Tensor:
-    """Attention of a mixture (pair head)."""
+    """A mixture's attention (pair head)."""
     parts, has = parts_of(seen)
     share = has[..., None] * weights / (has @ weights)[:, None]  # row part head
     return torch.einsum("pk,pkh->ph", parts, share[seen.row])
@@ -85,7 +85,7 @@ def test_heads_are_fitted_as_each_would_be_alone():
 
 
 def test_kl_below_uniform_is_what_both_models_are_measured_by():
-    """A model that is the attention itself explains all of it; one of no weights explains nothing."""
+    """A model equal to the attention explains all of it; a model without weights explains nothing."""
     seen = random_rows()
     weights = torch.randn(N_MARKS, 3, generator=torch.Generator().manual_seed(4))
     exact = giving(seen, torch.exp(seen.marks.float() @ weights) * seen.uniform[:, None])

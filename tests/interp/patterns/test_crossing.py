@@ -1,4 +1,4 @@
-"""Cross-attention has its own measures; each against an answer from paper, or scipy."""
+"""Cross-attention has its own measures, each compared with an answer on paper or from scipy."""
 
 import math
 
@@ -31,7 +31,7 @@ def means(pattern: torch.Tensor, rows: Crossing, **how: bool) -> tuple[list[floa
     [
         ([0, 1, 2, 3], 0, [1 / 4, 0, 0, 1], [4, 4, 4, 1]),  # through the source
         ([3, 2, 1, 0], 0, [1 / 4, 0, 2 / 3, -1], [4, 4, 4, 1]),  # backwards
-        ([3, 0, 1, 2, 3], 1, [1 / 4, 0, 1 / 8, 1], [4, 4, 4, 1]),  # a special token asks nothing
+        ([3, 0, 1, 2, 3], 1, [1 / 4, 0, 1 / 8, 1], [4, 4, 4, 1]),  # a special token is no query
     ],
 )
 def test_a_head_that_walks(keys, specials, expected, counts):
@@ -45,14 +45,14 @@ def test_a_uniform_head_is_its_own_baseline():
     value, counts = means(rows.uniform, rows)
     far = sum(abs(q / 4 - k / 2) for q in range(5) for k in range(3)) / 15
     assert value[:3] == pytest.approx([1 / 3, 1, far])
-    assert counts[MONOTONICITY] == 0  # every row favours one key
+    assert counts[MONOTONICITY] == 0  # every row favours the same key
     assert math.isnan(value[MONOTONICITY])
 
 
 def test_without_the_first_position():
     pattern = torch.tensor([[0.5, 0.5, 0, 0], [0.5, 0, 0.5, 0], [0.5, 0, 0, 0.5], [1, 0, 0, 0]])[None, None]
     value, counts = means(pattern, crossing(4, 4), sink_removed=True)
-    assert counts == [0, 3, 3, 1]  # the last row keeps nothing
+    assert counts == [0, 3, 3, 1]  # the last row keeps no attention
     assert value[ENTROPY] == pytest.approx(0, abs=1e-6)
     assert value[MONOTONICITY] == pytest.approx(1)
 

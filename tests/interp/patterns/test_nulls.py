@@ -1,4 +1,4 @@
-"""Permuted keys: the closed form against every permutation, its calibration where nothing is there, its power."""
+"""Permuted keys: the closed form against every permutation, its calibration without an effect, its power."""
 
 from itertools import permutations
 
@@ -19,12 +19,12 @@ GENERATOR = torch.Generator()
 
 @pytest.fixture(autouse=True)
 def _same_numbers():
-    """Whatever tests came before, and in whichever process."""
+    """Same draws whichever tests came before, in any process."""
     GENERATOR.manual_seed(0)
 
 
 def moments(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and variance over the first axis, every row of which is as likely."""
+    """Mean and variance over the first axis, whose rows are equally likely."""
     return values.mean(0), values.var(0, unbiased=False)
 
 
@@ -52,7 +52,7 @@ class TestClosedForm:
         correct = torch.tensor([True, False, False, True, False])
         candidates = torch.ones(5, dtype=torch.bool)
         orders = [[*near, *far] for near in permutations(range(3)) for far in permutations(range(3, 5))]
-        permuted = torch.stack([row[order] for order in orders])[None]  # one item, each order a head
+        permuted = torch.stack([row[order] for order in orders])[None]  # one item; each order is a head
         masks = candidates[None], correct[None]
         for null, score in (
             (nulls.choice, selection.accuracy(permuted, *masks)),
@@ -81,7 +81,7 @@ def batch(prompts: int, heads: int, n: int, *, causal: bool) -> tuple[torch.Tens
 
 
 def permuted_content(pattern: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Each row's content keys in another order."""
+    """Permute each row's content keys."""
     keys = (rows.visible & rows.content[:, None])[:, None].expand_as(pattern)
     drawn = torch.rand(pattern.shape, generator=GENERATOR).masked_fill(~keys, 2.0)
     order, own = drawn.argsort(dim=-1, stable=True), (~keys).int().argsort(dim=-1, stable=True)  # keys first in both
@@ -105,16 +105,16 @@ def test_positional_null_is_what_permuted_patterns_score(causal, sink):
 
 
 def is_uniform(p: np.ndarray) -> None:
-    """No more small p than there may be, and the whole distribution flat; some thirty sets of p are asked."""
+    """Assert no excess of small p, and a flat distribution; about thirty sets of p are tested."""
     assert (p < 0.05).mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / p.size)
     assert stats.kstest(p, "uniform").pvalue > 0.001
 
 
 class TestCalibration:
-    """Patterns in which nothing is: p spreads evenly, in every measure."""
+    """Patterns without structure: p is uniform for every measure."""
 
     def test_positions(self):
-        prompts, heads = 64, 400  # enough rows for a sum of skewed ones to be normal
+        prompts, heads = 64, 400  # enough rows for sums of skewed values to be normal
         pattern, rows = batch(prompts, heads, 29, causal=True)
         questions = positional.Questions(rows, position.masks(causal=True))
         found = questions.read(pattern)
@@ -166,6 +166,6 @@ def test_planted_heads_stand_out_and_what_could_not_come_out_otherwise_is_missin
     meetings = texts.meetings(composed.lexicon, 60, episodes=4)
     rows.append(row(coreference.measure(composed.model, meetings), "antecedent", "antecedent"))
     assert all(each["p_null"] < 1e-12 and each["null"] < each["value"] for each in rows)
-    always_next = row(adjacent, *relation)  # one key in its bin, which says nothing either way
+    always_next = row(adjacent, *relation)  # one key in its bin, so permuting changes nothing
     assert (always_next["value"], always_next["null"]) == (1.0, 1.0)
     assert np.isnan(always_next["p_null"])

@@ -1,4 +1,4 @@
-"""Attention weighted by what is written, against the vectors one by one; and single rows, against whole patterns."""
+"""Attention weighted by norms, against single vectors; and single rows, against whole patterns."""
 
 from itertools import product
 
@@ -15,7 +15,7 @@ ROWS = [[5, 7, 5, 2, 9, 11], [3, 1, 4]]
 
 
 def by_hand(model, stack: str, name: str, layer: int, seen) -> torch.Tensor:
-    """A_ij ||v_j W_O|| over the row's sum, a vector at a time."""
+    """A_ij ||v_j W_O|| divided by the row's sum, one vector at a time."""
     block = model.stack(stack).blocks[layer]
     attn = (block.attention if name == "attn" else block.cross).layer
     pattern, values = (seen[f"{stack}.{layer}.{name}.{site}"] for site in ("pattern", "v"))
@@ -59,7 +59,7 @@ def test_a_key_that_says_nothing_gets_nothing():
 
 LENGTHS = (6, 3, 5)
 PROMPT = torch.tensor([0, 0, 0, 1, 2, 2, 2])
-QUERY = torch.tensor([0, 5, 3, 2, 4, 4, 1])  # in no order, a row twice
+QUERY = torch.tensor([0, 5, 3, 2, 4, 4, 1])  # unordered, with one row twice
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -1,4 +1,4 @@
-"""Every statistic of attention against a slow loop over rows, keys and words, on random patterns of awkward batches."""
+"""Every statistic of attention against a slow loop over rows, keys and words, on random, awkward batches."""
 
 import math
 import random
@@ -23,15 +23,15 @@ from interp.patterns.tags import stratum_of
 from interp.tokens import NO_WORD
 
 HEADS, LENGTHS = 5, (13, 11, 7)
-TAGS = ["NOUN", "ADJ", "VERB", "PUNCT"]  # the last is in no pair
+TAGS = ["NOUN", "ADJ", "VERB", "PUNCT"]  # no pair has the last
 
 
 def window(rng: random.Random, length: int, *, start: bool, end: bool, overlap: int) -> Window:
-    """Words of one to three pieces, one of them without a token, between special tokens."""
+    """A window of words of one to three pieces between special tokens; one word has no token."""
     inner = length - start - end
     words: list[int] = []
     while len(words) < inner:
-        words += [len({*words}) + (len(words) > 3)] * rng.randint(1, 3)  # word 1, 2 or 3 is jumped over
+        words += [len({*words}) + (len(words) > 3)] * rng.randint(1, 3)  # skips word 1, 2 or 3
     words = words[:inner]
     n = max(words) + 1
     text = AnnotatedText(
@@ -59,8 +59,8 @@ def random_batch(*, causal: bool, start: bool, seed: int = 0) -> Batch:
     visible = tokens.mask[:, None] & (torch.ones(width, width).tril().bool() if causal else True)
     visible = visible | torch.eye(width, dtype=torch.bool)
     scores = 2 * torch.randn(len(shown), HEADS, width, width, generator=generator)
-    scores[:, 0, :, 0] += 9.0  # a head that rests on the first position and loses rows without it
-    scores[:, 1] = 0.0  # a head in which everything ties
+    scores[:, 0, :, 0] += 9.0  # this head rests on the first position and loses rows without it
+    scores[:, 1] = 0.0  # in this head everything ties
     pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
     content, scored = torch.zeros_like(tokens.mask), torch.zeros_like(tokens.mask)
     for row, each in enumerate(shown):
@@ -76,7 +76,7 @@ def without_first(row: list[float]) -> list[float] | None:
 
 
 def read_rows(batch: Batch, sink: str) -> dict[tuple[int, int, int], list[float]]:
-    """Rows by prompt, head and query; lost ones are not there."""
+    """Rows by prompt, head and query, without lost ones."""
     rows = {}
     for prompt, heads in enumerate(batch.pattern.tolist()):
         for head, queries in enumerate(heads):
@@ -141,7 +141,7 @@ def collected(batch: Batch, causal: bool) -> part_of_speech.Collector:
 
 
 def word_rows(batch: Batch, sink: str, prompt: int, head: int, word: int, rows: dict) -> dict[int, float] | None:
-    """Attention from a word to each word; None where a row of it is lost."""
+    """Attention from a word to each word; None if one of its rows is lost."""
     word_of = batch.windows[prompt].word_of
     found, pieces = defaultdict(float), [at for at, each in enumerate(word_of) if each == word]
     for query in pieces:
@@ -196,7 +196,7 @@ def test_relations(causal, start, seed, sink):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_choices_are_judged_as_the_plain_scorer_does(causal):
-    """Whether they are right, and mean and variance of that where words change places, of items one by one."""
+    """Item by item: whether choices are right, and mean and variance under permuted words."""
     batch = random_batch(causal=causal, start=True)
     items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=causal)
     choices = Choices(items)
@@ -270,7 +270,7 @@ def test_lifts(causal, start, seed, sink):
                     observed[head, x, y], rel=1e-4, abs=1e-6
                 )
     assert totals.scores.sum() > 0.1
-    uniform = totals.scores.sum(0)[1], totals.weights.sum(0)[1]  # looks everywhere alike: no lift at all
+    uniform = totals.scores.sum(0)[1], totals.weights.sum(0)[1]  # uniform attention has no lift
     if sink == "kept":
         torch.testing.assert_close(*uniform, rtol=1e-4, atol=1e-6)
 
@@ -285,7 +285,7 @@ def test_what_is_not_annotated_is_counted_and_nothing_of_it_scored():
     assert collector.chosen.totals["kept"].rows.sum() == 0
 
 
-# What points nowhere or belongs to another tag set is refused or counted, never a zero.
+# Empty pointers and foreign tags are refused or counted, never zero.
 WORDS = ("the", "dog", "saw", "Tim", "because", "He", "saw", "the", "dog")
 SOUND = {
     "tags": ("DET", "NOUN", "VERB", "PROPN", "SCONJ", "PRON", "VERB", "DET", "NOUN"),
@@ -322,7 +322,7 @@ def test_a_word_that_is_its_own_head_is_counted_and_not_scored():
         names = [measure.name for measure in syntax.chosen.measures]
         ways = [names.index(f"relation:det:{way}") for way in WAYS]
         found.append(syntax.chosen.totals["kept"].rows[:, 0, ways].sum(0).tolist())
-    assert found == [[0, 2], [0, 1]]  # a determiner does not see its noun, which comes after it
+    assert found == [[0, 2], [0, 1]]  # a determiner does not see its later noun
 
 
 def test_tags_of_another_set_are_counted_and_only_other_words_measured():
@@ -330,7 +330,7 @@ def test_tags_of_another_set_are_counted_and_only_other_words_measured():
     assert syntax.counts["words with a tag that is not universal"] == 2
     rows = syntax.lifts.totals["kept"].finish().rows[:, 0].sum(0)
     lifted = [measure.name for measure in syntax.lifts.measures]
-    assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun is left, and no determiner before it
+    assert rows[lifted.index("tag:NOUN->DET")] == 0  # one noun remains, without a determiner before it
     assert rows[lifted.index("tag:VERB->NOUN")] == 2
     with pytest.raises(InputError, match="no word with a tag or relation that is measured"):
         part_of_speech.measure(worded(), [annotated(tags=("NN",) * 9, relations=("SBJ",) * 9)])

@@ -1,4 +1,4 @@
-"""Heads whose weights lost their order: patterns like any, as sharp as the trained ones, from the same streams."""
+"""Heads with shuffled weights: valid patterns, as sharp as trained ones, from the same streams."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def ids() -> TokenBatch:
 
 
 def spread(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
-    """Of each head, row by row: the plain way."""
+    """Each head's spread, row by row, computed plainly."""
     several = (seen[:, 0].sum(-1) > 1).nonzero().tolist()
     variances = [scores[prompt, :, query, seen[prompt, 0, query]].var(-1, correction=0) for prompt, query in several]
     return torch.stack(variances).mean(0).sqrt()
@@ -73,7 +73,7 @@ def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_
 
 
 def streams_of(model: Transformer, text: TokenBatch) -> int:
-    """The bytes that the attention of every layer reads of a text."""
+    """The bytes of the streams that all layers' attention reads in a text."""
     return text.ids.numel() * model.config.d_model * model.config.n_layers * torch.finfo(model.dtype).bits // 8
 
 
@@ -104,11 +104,11 @@ def test_scores_spread_as_the_trained_heads_do(more):
             pattern = patterns[sites[2 * layer + copy]]
             torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern.sum(-1)))
             assert not pattern.masked_select(~seen.expand_as(pattern)).any()
-            torch.testing.assert_close(spread(pattern.log() - bias, counted), expected)  # logarithms: scores less a sum
+            torch.testing.assert_close(spread(pattern.log() - bias, counted), expected)  # logs: scores minus a constant
 
 
 def test_a_copy_is_a_head_with_those_weights_by_a_factor():
-    """The plain way: the shuffled weights put into the model's own attention, on the same stream."""
+    """Plainly: put the shuffled weights into the model's own attention, on the same stream."""
     model, batch = made(positions=Rotary()), ids()
     copies = Shuffled(model, 2, seed=5)
     patterns = run(copies, batch, until="decoder.*.attn.pattern")
@@ -127,7 +127,7 @@ def test_a_copy_is_a_head_with_those_weights_by_a_factor():
             found = patterns[f"decoder.{2 * layer + copy}.attn.pattern"].log()
             ratio = (found[..., -1, :16] - found[..., -1, 15:16]) / (scores[..., -1, :16] - scores[..., -1, 15:16])
             first = ratio[0, :, :15]
-            torch.testing.assert_close(first, first[:, :1].expand_as(first))  # one factor a head
+            torch.testing.assert_close(first, first[:, :1].expand_as(first))  # one factor per head
             assert (first > 0).all()
 
 

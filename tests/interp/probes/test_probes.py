@@ -18,7 +18,7 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def noisy(n_sites: int = 3, n_items: int = 700, size: int = 11, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """Correlated vectors, and two label tasks of which the first can partly be read from site 0."""
+    """Correlated vectors, and labels of two tasks, of which site 0 partly encodes the first."""
     random = generator(seed)
     vectors = torch.randn(n_sites, n_items, size, generator=random) @ torch.randn(n_sites, size, size, generator=random)
     scores = vectors[0] @ torch.randn(size, K, generator=random) + 3 * torch.randn(n_items, K, generator=random)
@@ -30,13 +30,13 @@ def rotation(size: int) -> torch.Tensor:
 
 
 def text(n_items: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Word types, equally frequent, and their tags: a type has one tag, a tag has many types."""
+    """Equally frequent word types and their tags: each type has one tag, each tag many types."""
     types = torch.randint(TYPES, (n_items,), generator=generator(seed))
     return types, types % K
 
 
 def accuracies(train: torch.Tensor, test: torch.Tensor, seed: int = 0) -> tuple[float, float]:
-    """Of the tag and of its control task, from vectors of the items of `text(.., 1)` and `text(.., 2)`."""
+    """Accuracy of the tag and of its control task, from vectors of the items of `text(.., 1)` and `text(.., 2)`."""
     sides = [text(train.shape[0], 1), text(test.shape[0], 2)]
     drawn = p.control_labels([str(at) for at in range(TYPES)], sides[0][1].tolist(), seed=seed)
     labels, wanted = (
@@ -52,15 +52,15 @@ def test_planted_tag_directions_are_read_perfectly_and_the_control_is_chance():
     train, test = (directions[text(2000, seed)[1]] for seed in (1, 2))
     found = [accuracies(train, test, seed) for seed in range(4)]
     assert [tag for tag, _ in found] == [1.0] * 4
-    # 40 types a tag: the commonest control class of a tag has hardly more than its share
+    # 40 types per tag, so the commonest control class of a tag has little more than its share
     assert np.mean([control for _, control in found]) == pytest.approx(1 / K, abs=0.12)
 
 
 def test_word_identity_has_no_selectivity():
     train, test = (torch.eye(TYPES)[text(3000, seed)[0]] for seed in (1, 2))
     tag, control = accuracies(train, test)
-    assert control > 0.95  # learnt by heart
-    assert tag - control <= 0.02  # every type is seen: nothing that a control task does not give
+    assert control > 0.95  # memorised
+    assert tag - control <= 0.02  # every type is seen, so the control task gives as much
 
 
 def test_loss_and_accuracy_are_those_of_scikit_learn():
@@ -89,12 +89,12 @@ def test_no_choice_of_coordinates_changes_a_probe(change, monkeypatch):
     }[change]
     same = labels[:, order] if change == "items" else labels
     together = p.fit(vectors, labels, K).loss
-    monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # nor does it matter whether sites are fitted together
+    monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # fitting sites together or apart makes no difference
     torch.testing.assert_close(p.fit(changed, same, K).loss, together, atol=1e-4, rtol=0)
 
 
 def test_threads_may_be_set_to_one_and_back():
-    """MKL's LU of several matrices then fails: curvatures are positive definite, and inverted without it."""
+    """MKL's batched LU then fails; curvatures are positive definite, so we invert them without it."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_num_threads(2)
@@ -134,7 +134,7 @@ def test_control_classes_are_fixed_by_type_and_have_the_shares_of_the_labels():
 def test_commonest_label_of_a_type_and_of_all():
     own, other = p.commonest_labels(["ring", "ring", "ring", "the", "a"], [1, 1, 0, 2, 2])
     assert own == {"ring": 1, "the": 2, "a": 2}
-    assert other == 1  # a tie goes to the lower class
+    assert other == 1  # ties go to the lower class
 
 
 def test_only_the_product_says_that_two_words_agree():
@@ -148,7 +148,7 @@ def test_only_the_product_says_that_two_words_agree():
     assert (p.fit(with_product, same, 2).predict(with_product)[0] == same).float().mean() > 0.99
     assert (p.fit(without, same, 2).predict(without)[0] == same).float().mean() < 0.6
     vectors = torch.zeros(1, 50, 5).index_fill_(2, torch.tensor(0), 1) * torch.arange(50)[:, None]
-    found = p.Axes.of(vectors, 3)(vectors)  # what never varies stays nothing
+    found = p.Axes.of(vectors, 3)(vectors)  # constants stay 0
     assert (found.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
     with pytest.raises(InputError, match="at least two, got 1"):
         p.fit(with_product, same * 0, 1)

@@ -1,4 +1,4 @@
-"""What is to be learnt: text is found, cut and kept, the generator alone draws rows, and targets can be known."""
+"""What do objectives teach? Text is cut and stored, the generator alone draws rows, and targets can be known."""
 
 import gzip
 import os
@@ -69,7 +69,7 @@ def test_hidden_tokens_are_predicted_where_they_stand():
     chosen = seen.targets != IGNORED
     assert torch.equal(seen.targets[chosen], shown.tokens.ids[chosen])
     assert torch.equal(seen.tokens.ids[~chosen], shown.tokens.ids[~chosen])
-    assert not chosen[:, 0].any()  # <s> is no word
+    assert not chosen[:, 0].any()  # <s> is not a word
     assert chosen.any(1).all()
     assert chosen[:, 1:].float().mean() == pytest.approx(0.2, abs=0.02)
     read, was = seen.tokens.ids[chosen], shown.tokens.ids[chosen]
@@ -81,7 +81,7 @@ def test_hidden_tokens_are_predicted_where_they_stand():
 def test_pairs_are_padded_and_padding_is_not_predicted():
     (seen,) = Pairs([([5], [7, 6, 5, 1]), ([8, 9], [9])], start=0).every(9)
     assert seen.tokens.mask.tolist() == [[True, False], [True, True]]
-    assert seen.decoded.ids.tolist() == [[0, 7, 6, 5], [0, 0, 0, 0]]  # the decoder reads what it has written
+    assert seen.decoded.ids.tolist() == [[0, 7, 6, 5], [0, 0, 0, 0]]  # the decoder reads its own output
     assert seen.targets.tolist() == [[7, 6, 5, 1], [9, IGNORED, IGNORED, IGNORED]]
     assert seen.n_targets == 5
 
@@ -91,7 +91,7 @@ def test_a_mix_draws_rows_by_their_shares():
     for mix, share in (({"windows": 0.25, "repeats": 0.75}, 0.25), ({}, 0.5)):
         is_window = mixed.examples(2000, 5, mix, Generator().manual_seed(0)).targets[:, 0] == 7
         assert is_window.float().mean() == pytest.approx(share, abs=0.03)
-        assert is_window[:200].any()  # shuffled: every micro-batch has its share
+        assert is_window[:200].any()  # shuffled, so every micro-batch has some
 
 
 MIXED = Mixed({"windows": SOURCES["windows"], "pairs": SOURCES["pairs"]})
@@ -140,12 +140,12 @@ def test_a_broken_shard_is_refused_by_name(tmp_path):
         (tmp_path / "shard-7.txt.gz").write_bytes(content)
         with pytest.raises(InputError, match=rf"shard-7\.txt\.gz {message}"):
             tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")
-        assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written to be taken for the whole
+        assert [*(tmp_path / "made").iterdir()] == []  # nothing half-written that could pass for the whole
 
 
 @pytest.mark.parametrize(("name", "place"), [("emma", 0.9557), ("dracula", 0.6253), ("ulysses", 0.5165)])
 def test_what_is_left_out_is_so_for_good(name, place):
-    """A model's card names the books that it never read. The places are from `sha256sum`: first 48 bits over 2^48."""
+    """A model's card names the books that it never read. Places come from `sha256sum`: first 48 bits over 2^48."""
     assert not any(held_out(name, share) for share in (0.0, place - 1e-4))
     assert held_out(name, place + 1e-4)
 
@@ -157,13 +157,13 @@ def documents(n: int = 5, word: str = "w1"):
 def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     place, ours = tmp_path / "tokens", tokenizer()
     first = tokenize(documents(), ours, place, "five")
-    for stream in (first, tokenize(iter(()), ours, place, "five")):  # no document is read again
-        assert stream.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document follows the prefix
+    for stream in (first, tokenize(iter(()), ours, place, "five")):  # no document is reread
+        assert stream.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document starts with the prefix
         assert (stream.tokens.dtype, stream.names[:2], stream.n_characters) == (torch.uint16, ["d0", "d1"], 40)
     other = tokenize(documents(4, "w3"), ours, place, "four")
     assert other.tokens.tolist() != first.tokens.tolist()
     assert len(other.names) == 4
-    bare = tokenize(documents(4, "w3"), ours.around((), ()), place, "four")  # another prefix: another array
+    bare = tokenize(documents(4, "w3"), ours.around((), ()), place, "four")  # another prefix means another array
     assert 0 not in bare.tokens.tolist()
 
 
@@ -200,7 +200,7 @@ def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
     long = (Document(f"d{number}", "w1 w2 w3 " * (length // 9)) for number in range(n))
     tracemalloc.start()
     stream = tokenize(long, tokenizer(), tmp_path / "tokens", "", lambda stage, count: counts.append(count))
-    assert tracemalloc.get_traced_memory()[1] < n * length / 3  # at most, and the text alone is more
+    assert tracemalloc.get_traced_memory()[1] < n * length / 3  # the text alone is more
     tracemalloc.stop()
     assert len(stream.names) == counts[-1] == n
     assert counts[0] < 6

@@ -1,4 +1,4 @@
-"""Training computes what it says: loss, schedule, phases; and tiny models learn what they are shown."""
+"""Training computes what it says (loss, schedule, phases), and tiny models learn what they see."""
 
 import math
 from dataclasses import replace
@@ -22,17 +22,17 @@ def a_plan(**changes) -> Plan:
 
 ARTICLE = {"schedule": "inverse-square-root", "learning_rate": 64**-0.5 * 10**-0.5}
 RESTARTS = Phase(100, 4, 8), Phase(40, 4, 8, learning_rate=4.0), Phase(20, 4, 8), Phase(20, 4, 8, learning_rate=2.0)
-# the rate after so many steps: a tenth of the way up, held, half of the way down, ...
+# the learning rate by step: a tenth of the way up, constant, half of the way down, ...
 RATES = [
     ({"schedule": "cosine", "hold": 20}, {1: 0.8, 10: 8.0, 30: 8.0, 65: 8.0 * (0.25 + 0.75 / 2), 100: 2.0}),
     ({"schedule": "linear", "hold": 20}, {65: 8.0 * 0.625, 31: 8.0 * (1 - 0.75 / 70), 100: 2.0}),
     ({"schedule": "inverse-square-root", "hold": 20}, {30: 8.0, 31: 8.0 * (30 / 31) ** 0.5, 100: 8.0 * 0.3**0.5}),
     ({"schedule": "constant", "hold": 20}, {5: 4.0, 100: 8.0}),
-    ({"schedule": "linear", "warmup": 0}, {1: 8.0 * (1 - 0.75 / 100)}),  # the first step is the first of the fall
+    ({"schedule": "linear", "warmup": 0}, {1: 8.0 * (1 - 0.75 / 100)}),  # the decay begins with the first step
     ({"schedule": "inverse-square-root", "warmup": 0}, {1: 8.0}),
     # Vaswani 2017, section 5.3, with d_model 64 and 10 steps of warm-up
     (ARTICLE, {step: 64**-0.5 * min(step**-0.5, step * 10**-1.5) for step in range(1, 101)}),
-    # a phase with a learning rate of its own begins the schedule anew; the phase after it goes on with it
+    # a phase with its own learning rate restarts the schedule; the next phase continues it
     ({"schedule": "cosine", "phases": RESTARTS}, {10: 8.0, 55: 8.0 * (0.25 + 0.75 / 2), 100: 2.0, 160: 1.0}),
     ({"schedule": "linear", "phases": RESTARTS}, {101: 4.0 * (1 - 0.75 / 60), 161: 2.0 * (1 - 0.75 / 20), 180: 0.5}),
     ({"schedule": "inverse-square-root", "phases": RESTARTS}, {at: 4.0 * (100 / at) ** 0.5 for at in (101, 160)}),
@@ -47,9 +47,9 @@ def test_rates_are_those_of_the_formula():
 
 
 def test_where_torch_compile_fails_it_is_said_what_to_do(monkeypatch, tmp_path):
-    """A compiler that is killed leaves libraries half-written in its cache; here it fails as that does."""
+    """A killed compiler leaves half-written libraries in its cache; here it fails in the same way."""
     parts = {"__module__": "torch._inductor.exc", "inner_exception": ImportError("main.so: file too short")}
-    failing = mock.Mock(side_effect=type("InductorError", (RuntimeError,), parts))  # torch 2.5 has another
+    failing = mock.Mock(side_effect=type("InductorError", (RuntimeError,), parts))  # torch 2.5 has a different one
     monkeypatch.setattr(torch, "compile", lambda *_, **__: failing)
     with pytest.raises(InputError, match=r"torch.compile failed \(.*file too short\): .* compile = false$"):
         train(model(DECODER), sources(), replace(plan(), compile=True), tmp_path / "run", save=save)
@@ -90,7 +90,7 @@ def test_a_plan_that_cannot_be_is_refused(make, message):
 
 
 def by_hand(made: Transformer, examples, smoothing: float) -> float:
-    """The loss with nothing but exponentials and sums."""
+    """The loss, from exponentials and sums alone."""
     logits, is_target = made(examples.tokens, target=examples.decoded).detach().double(), examples.targets != IGNORED
     logs = logits - logits.exp().sum(-1, keepdim=True).log()
     wanted = torch.eye(logits.shape[-1])[examples.targets[is_target]] * (1 - smoothing) + smoothing / logits.shape[-1]
@@ -107,7 +107,7 @@ PAIRS = Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2
 )
 def test_the_loss_is_the_plain_cross_entropy(config, source, smoothing):
     made = model(config)
-    with torch.no_grad():  # far from the even distribution, where smoothing changes nothing
+    with torch.no_grad():  # far from the uniform distribution, where smoothing has no effect
         for weight in made.parameters():
             weight.mul_(9)
     examples = source.examples(5, 9, torch.Generator().manual_seed(1))
@@ -130,7 +130,7 @@ def trained(out, steps=30, *, made=None, **changes) -> Transformer:
 
 
 def test_micro_batches_take_the_step_of_the_whole_batch(tmp_path):
-    """Targets are spread unevenly over rows of repeats, so a mean of means would differ."""
+    """Rows of repeats have unequal numbers of targets, so a mean of means would differ."""
     whole, parts = trained(tmp_path / "whole", 4), trained(tmp_path / "parts", 4, accumulate=4)
     torch.testing.assert_close(weights(parts), weights(whole), atol=2e-5, rtol=0)
 

@@ -1,4 +1,4 @@
-"""Several processes take the steps of one: the same batches, the gradient of the mean over all targets, one state."""
+"""Several processes take the steps of one: same batches, the gradient of the mean over all targets, one state."""
 
 import os
 from dataclasses import replace
@@ -14,21 +14,21 @@ from interp.training import Pairs, Phase, Plan, Windows, state, train
 from models import load, save
 
 PAIRS = {"pairs": Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2])], start=0)}
-BIASED = replace(DECODER, decoder=replace(STACK, positions=Buckets(5, 7)))  # blocks have weights in common
+BIASED = replace(DECODER, decoder=replace(STACK, positions=Buckets(5, 7)))  # blocks share weights
 
 
 def ours(steps=12, **changes):
-    # far above the rounding of gradients, which Adam would scale up where they are next to nothing
+    # far above rounding of gradients, which Adam scales up if gradients are tiny
     return plan(steps, **{"eps": 1e-3, "evaluate_every": 6, "snapshot_at": (), **changes})
 
 
 def together(out, how, the_plan, *, made=DECODER, rows=None, resume=False, n_processes=2, **more):
-    """The same training in several processes; the weights of the state that they leave."""
+    """Train in several processes; return the weights of the state they leave."""
     meeting = out.parent / f"{out.name}-{how}-{resume}-meeting"
 
     def work(rank):
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=n_processes)
-        learning = model(made, seed=rank)  # the first one's weights are everyone's
+        learning = model(made, seed=rank)  # all get the first one's weights
         train(learning, rows or sources(), the_plan, out, save=save, parallel=how, resume=resume, **more)
         dist.barrier()
         assert not learning.training
@@ -82,7 +82,7 @@ def test_every_kind_of_model_is_shared_out(tmp_path, how, made, rows):
 
 @pytest.mark.slow
 def test_a_run_goes_on_with_other_processes(tmp_path):
-    """Two shared out, then one alone, then two side by side: each goes on from the state that the one before left."""
+    """Two with sharded weights, then one, then two with whole copies: each continues the previous state."""
     the_plan, out = ours(15), tmp_path / "parts"
     expected = alone(tmp_path / "whole", the_plan)
 

@@ -1,4 +1,4 @@
-"""Nothing is lost: a run that was killed, or met a full disk, goes on to the weights of one that never stopped."""
+"""Nothing is lost: a run that was killed, or met a full disk, resumes to the weights of one that never stopped."""
 
 import math
 import os
@@ -26,12 +26,12 @@ SHORT = plan(4, warmup=1, snapshot_at=())
 
 
 def twelve(**changes) -> Plan:
-    """Twelve steps, measured every fourth and kept every second."""
+    """Twelve steps, measured every fourth and saved every second."""
     return plan(12, **{"evaluate_every": 4, "save_every": 2, "snapshot_at": (), **changes})
 
 
 def go(out: Path | str, ours: Plan, *, resume: bool = False, **more) -> dict[str, torch.Tensor]:
-    made = model(seed=1 if resume else 0)  # where it goes on, what it began with does not matter
+    made = model(seed=1 if resume else 0)  # a resumed run ignores its initial weights
     train(made, sources(), ours, out, resume=resume, **{"save": save, **more})
     return weights(made)
 
@@ -44,7 +44,7 @@ same = partial(torch.testing.assert_close, atol=0, rtol=0)
 
 
 def goes_on(parts: Path, ours: Plan, **more) -> None:
-    """What stopped in `parts` ends as a run that never did, and leaves nothing half-written."""
+    """Assert that the run stopped in `parts` ends like one that never stopped, and leaves nothing half-written."""
     same(go(parts, ours, resume=True, **more), go(parts.with_name("whole"), ours))
     assert not leftovers(parts)
 
@@ -67,7 +67,7 @@ def test_a_run_that_is_resumed_ends_with_the_weights_of_one_that_never_stopped(t
 
 @contextmanager
 def handling(number: int, handler) -> Iterator[None]:
-    """A handler of the program's own, also where a test runner has its processes ignore the signal."""
+    """Install a signal handler, even if the test runner's processes ignore the signal."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -88,7 +88,7 @@ def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path,
 
 
 def test_a_second_interruption_ends_a_run_at_once_and_ignored_ones_none(tmp_path):
-    def interrupt(times: int) -> None:  # in this thread: two that wait at once are one
+    def interrupt(times: int) -> None:  # in this thread, because two pending signals count as one
         go(tmp_path, SHORT, tell=lambda _: [signal.raise_signal(signal.SIGINT) for _ in range(times)])
 
     with handling(signal.SIGINT, signal.SIG_IGN):
@@ -105,7 +105,7 @@ def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path,
     ours, parts, save_file = twelve(), tmp_path / "parts", state.save_file
 
     def kill_at_third(tensors: dict, path: Path, facts: dict) -> None:
-        if '"step": 6' in facts["facts"]:  # safetensors writes a file beside the one that it is to become
+        if '"step": 6' in facts["facts"]:  # safetensors writes a file beside its target
             path.with_name(".tmpQx3f9Z").write_bytes(b"half")
             os.kill(os.getpid(), signal.SIGKILL)
         save_file(tensors, path, facts)
@@ -120,7 +120,7 @@ def test_a_kill_while_the_third_state_is_written_leaves_the_one_before(tmp_path,
 
 @pytest.fixture
 def limit() -> Iterator:
-    """The system refuses to write more than so many bytes into one file, as it does on a full disk."""
+    """The system refuses to write more than some bytes into one file, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda n_bytes: resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -148,7 +148,7 @@ def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
     ours, place = twelve(), tmp_path / "parts" / state.METRICS
 
     def fill(seen):
-        if size := place.stat().st_size:  # the second line fits in part
+        if size := place.stat().st_size:  # the second line fits partly
             limit(size + 20)
         return {}
 
@@ -187,15 +187,15 @@ def test_another_plan_or_other_data_is_not_gone_on_with(tmp_path):
 
 def test_a_directory_in_use_is_left_alone_and_another_architecture_refused(tmp_path):
     assert "nothing to resume" in refusal(go, tmp_path, SHORT, resume=True)
-    same(go(str(tmp_path), SHORT), weights_in(tmp_path))  # a directory may be named by a text
+    same(go(str(tmp_path), SHORT), weights_in(tmp_path))  # a directory may be a string
     before = (tmp_path / "model.safetensors").read_bytes()
-    same(go(tmp_path, SHORT, resume=True), weights_in(tmp_path))  # a run that has ended stays as it is
+    same(go(tmp_path, SHORT, resume=True), weights_in(tmp_path))  # a finished run stays unchanged
     assert (tmp_path / "model.safetensors").read_bytes() == before
     for n_layers in (3, 1):
         other = model(replace(DECODER, decoder=replace(DECODER.decoder, n_layers=n_layers)))
         with pytest.raises(InputError, match=r"the state is of another architecture: .*absent"):
             train(other, sources(), SHORT, tmp_path, save=save, resume=True)
-    for name in (state.FILE, "config.json"):  # of a run; of any model
+    for name in (state.FILE, "config.json"):  # a run's file; any model's file
         assert "holds a run or a model already" in refusal(go, tmp_path, SHORT)
         (tmp_path / name).unlink()
 

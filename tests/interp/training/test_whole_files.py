@@ -1,4 +1,4 @@
-"""What is written takes the place of its like alone, and what lies there by our names is not taken for ours."""
+"""Writing replaces only files of its own kind, and other files with our names do not count as ours."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="files of another user ne
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """Somebody's directory."""
+    """Somebody else's directory."""
     folder = tmp_path / "victim"
     folder.mkdir()
     (folder / "thesis.tex").write_text("mine")
@@ -29,7 +29,7 @@ def test_a_link_in_place_of_a_draft_is_neither_emptied_nor_written_to(tmp_path, 
     (tmp_path / ".out.interp-draft").symlink_to(victim)
     with pytest.raises(InputError, match=r"out\.interp-draft is a link"), files.alone(tmp_path / "out"):
         pytest.fail("it was taken for a draft")
-    assert files.is_being_made(tmp_path / "out")  # so no run that may choose its name chooses this one
+    assert files.is_being_made(tmp_path / "out")  # so no run that picks its own name picks this one
     files.sweep_beside(tmp_path / "out")
     assert (victim / "thesis.tex").read_text() == "mine"
 
@@ -45,7 +45,7 @@ def test_a_draft_of_another_user_is_left_alone(tmp_path):
         pytest.fail("it was taken for ours")
     files.sweep_beside(tmp_path / "shared" / "out")
     assert all(draft.is_dir() for draft in drafts)
-    os.chown(tmp_path / "shared", 12345, 12345)  # a disk on which all belongs to one user
+    os.chown(tmp_path / "shared", 12345, 12345)  # a disk that gives all files to one user
     files.sweep_beside(tmp_path / "shared" / "out")
     assert not any(draft.exists() for draft in drafts)
 
