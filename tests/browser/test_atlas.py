@@ -162,7 +162,7 @@ def test_a_claim_is_passed_on_as_a_link_and_as_a_picture(browse, first_screen):
     with page.expect_download() as saved:
         claim.locator("button", has_text="Picture").click()
     picture = saved.value.path().read_bytes()
-    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of a PNG
+    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of the PNG
 
 
 def test_a_slider_draws_the_heads_as_they_were_at_a_step_of_training(browse, tmp_path):

@@ -18,7 +18,7 @@ from interp.display import Result
 from interp.patching.results import ESTIMATED
 from interp.statistics import benjamini_hochberg, mean_interval
 
-pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
+pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # random weights have none
 
 HOSTILE = "<script>alert('x')</script>\n& \"quoted\""
 TAGS = {"div", "strong", "table", "tr", "th", "td"}

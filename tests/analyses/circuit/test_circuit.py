@@ -1,4 +1,4 @@
-"""`interp circuit`: the same numbers as plain calls, a choice that its reporting prompts had no part in, refusals."""
+"""`interp circuit`: same numbers as plain calls, a choice without the reporting prompts, and refusals."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ def does(model: Transformer) -> pd.DataFrame:
 
 
 def side(found: circuits.Found, name: str) -> Pairs:
-    """The pairs that choose the circuit, or report on it."""
+    """The pairs that choose the circuit, or those that report on it."""
     return found.prompts.pairs.take(torch.tensor(np.flatnonzero(found.prompts.table["side"] == name)))
 
 
@@ -75,7 +75,7 @@ def test_the_curve_ends_at_nothing_and_at_all(found):
         assert (whole["size"], whole["share"]) == (found.facts["of"], 1)
         assert whole["faithfulness"] == pytest.approx(1)
         assert (rows.loc[rows["size"] == 0, "faithfulness"].abs() < 1e-12).all()
-        if ranking == "signed":  # the other has nearly the same sizes
+        if ranking == "signed":  # the other ranking has nearly the same sizes
             assert whole["random"] == pytest.approx(1)
             assert (rows.loc[rows["size"] == 0, "random"].abs() < 1e-12).all()
     assert set(found.curve["ranking"]) == {"signed", "absolute"}
@@ -117,7 +117,7 @@ def test_a_template_is_on_one_side_and_without_a_column_it_is_the_words_that_do_
     frames = asked(model, does(model).drop(columns="template")).groups
     assert pd.factorize(pd.Series(frames))[0].tolist() == pd.factorize(table["template"])[0].tolist()
     few = does(model)[:5].drop(columns="template")
-    assert asked(model, few).groups == []  # three a side are needed: each pair is its own
+    assert asked(model, few).groups == []  # each side needs three, so each pair is its own group
 
 
 def test_tests_say_what_is_needed(model, found):
@@ -156,7 +156,7 @@ def test_nodes_are_for_every_wiring_and_edges_are_not():
     circuit = from_nodes(Graph.from_model(model), found.edges.loc[found.edges["in_circuit"], "sender"])
     cells = faithfulness(model, side(found, "reports"), logit_difference(), circuit)
     assert found.facts["alone"][0] == pytest.approx(float(cells.share()), abs=1e-10)
-    assert not found.facts["areas"]  # which are of edges
+    assert not found.facts["areas"]  # which edges alone have
 
 
 def test_exact_scores_tell_named_positions_apart(model):
@@ -199,7 +199,7 @@ def test_the_command_leaves_what_python_finds(here, capsys, monkeypatch, found):
     links = [(attrs["href"] or "")[1:] for tag, attrs in page.tags if tag == "a"]
     assert {link for link in links if link not in ids} == set()
     heads = {node_name(name) for name in found.edges.loc[found.edges["in_circuit"], "sender"] if name[0].isdigit()}
-    assert heads <= set(links)  # a box of a head leads to its row
+    assert heads <= set(links)  # a head's box links to its row
     lines = [attrs for tag, attrs in page.tags if tag == "path" and "stroke-width" in attrs]
     assert len(lines) == min(60, found.facts["size"])
 
@@ -234,13 +234,13 @@ def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, model, arguments
 
 
 def test_each_of_few_answers_has_to_be_given_more_often_than_by_a_coin(model):
-    """Of two answers one is given as by a coin, though most pairs have an effect of the right sign."""
+    """The model gives one of two answers no more often than a coin, though most pairs have effects as expected."""
     table = pd.concat([does(model)] * 2, ignore_index=True)
     table.loc[len(table) // 2 :, ["clean", "corrupt"]] = table.loc[len(table) // 2 :, ["corrupt", "clean"]].to_numpy()
     table.loc[len(table) // 2 :, ["answer", "wrong"]] = table.loc[len(table) // 2 :, ["wrong", "answer"]].to_numpy()
     prompts = asked(model, table)
     assert circuits.find(model, prompts, settings=SMALL._replace(tests=False)).circuit.size
-    odd = table.index[len(table) // 2 :: 3]  # of the second answer’s pairs, the wrong way round
+    odd = table.index[len(table) // 2 :: 3]  # turn some of the second answer’s pairs
     table.loc[odd, ["clean", "corrupt"]] = table.loc[odd, ["corrupt", "clean"]].to_numpy()
     with pytest.raises(InputError, match="where that is"):
         circuits.find(model, asked(model, table), settings=SMALL._replace(tests=False))
@@ -271,7 +271,7 @@ def test_a_drawn_circuit_runs_upwards_and_says_what_it_draws():
     assert max(box.x + box.width for box in drawn.boxes) <= drawn.width
     assert [line.helps for line in drawn.lines] == [True, False, True, True]
     widths = [line.width for line in drawn.lines]
-    assert widths == pytest.approx([6, 3.5, 2.25, 3.5])  # from 1 pixel up, by size
+    assert widths == pytest.approx([6, 3.5, 2.25, 3.5])  # at least 1 pixel, by size
     assert drawn.lines[1].name == "embedding → L0.H1 value: −1.000"
     assert drawn.ids == ["embedding", "L0.H1", "feed-forward-0", "logits"]
     assert [box.to for box in wiring(EDGES, "", with_rows=False).boxes] == ["", "L0.H1", "", ""]  # cards are of heads

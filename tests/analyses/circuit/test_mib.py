@@ -1,4 +1,4 @@
-"""MIB's circuits: its counts and its pruning by its own file, and files that are not its."""
+"""MIB's circuits: counts and pruning against its own file, and files of other kinds."""
 
 import gzip
 import json

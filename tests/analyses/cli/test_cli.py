@@ -1,4 +1,4 @@
-"""The command and the report: what they write, how they refuse, and what a page may hold."""
+"""The command and the report: what do they write, how do they refuse, and what may a page contain?"""
 
 import json
 import os
@@ -111,7 +111,7 @@ def fake(behaviour, needs=frozenset(), *, left_out=None, refused=None, baselines
 
 @pytest.fixture(scope="module")
 def faked() -> Iterator[pytest.MonkeyPatch]:
-    """The three analyses replaced by quick ones, and the generated tales by a corpus of our own."""
+    """Replace the three analyses by quick ones, and generated tales by our own corpus."""
     with pytest.MonkeyPatch.context() as patch:
         for name, needs in (("position", ()), ("part-of-speech", ("tags",)), ("coreference", ("chains",))):
             patch.setitem(behaviours.OURS, name, fake(name, frozenset(needs)))
@@ -142,7 +142,7 @@ def build(model, out: Path, texts: Corpus | None = None, **options) -> Built:
 
 @pytest.fixture(scope="module")
 def whole(model, faked, tmp_path_factory) -> Built:
-    """A report of everything, of names that are markup; experiments are two that find and two that refuse."""
+    """A report of everything, with markup as names; two experiments have results, two refuse."""
     kinds = {
         "one": experiment(f"One {HOSTILE}", {"pairs that come apart": 3}),
         "two": experiment("Two", error="expected a causal model, got an encoder"),
@@ -158,7 +158,7 @@ def whole(model, faked, tmp_path_factory) -> Built:
 
 
 def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str | None = None) -> Experiment:
-    """An experiment that finds 1 of 2, or nothing."""
+    """An experiment that finds 1 of 2, or fails."""
 
     def measure(model, *, seed):
         if error is not None:
@@ -199,7 +199,7 @@ def test_a_report_is_complete(whole):
         "swap moves 50% of the way to that prompt’s" in whole.text
     )
     assert "Apart from labels and minimal pairs, heads are chosen and reported on the same text" in whole.text
-    assert "nearest0.551" in whole.page.text  # rules stand beside the heads that must beat them
+    assert "nearest0.551" in whole.page.text  # rules are listed beside the heads that must beat them
 
 
 def test_every_experiment_has_a_line_and_a_figure_or_a_reason(whole):
@@ -220,16 +220,16 @@ def test_every_experiment_has_a_line_and_a_figure_or_a_reason(whole):
 def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
     source = (whole.out / "report.html").read_text("utf-8")
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in whole.page.tags)
-    assert HOSTILE not in source  # the page has scripts, and none of them is this one
+    assert HOSTILE not in source  # the page has scripts, but not this one
     assert HOSTILE in whole.page.text
     assert "<img src=x>" in whole.page.text
     assert outside_addresses(whole.page) == []
-    named = source.replace("http://www.w3.org/2000/svg", "")  # what SVG is called, not where it is
+    named = source.replace("http://www.w3.org/2000/svg", "")  # SVG's name, not an address to fetch
     assert not re.search(r"url\(|@import|https?://", named)
 
 
 def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
-    """And what is known of heads is made once for each page, and sentences are read while other parts are made."""
+    """Facts about heads are computed once per page, and sentences are read while other parts are computed."""
     made, said = [], []
     for module, name in ((full_report, "facts_of"), (head_cards.fact_tables, "facts")):
         facts = getattr(module, name)
@@ -249,7 +249,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, t
     assert shown.count("None of the articles’ experiments can run on this model: expected a tokenizer.") == 1
     assert "heads are chosen and reported on the same text" in shown
     assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
-    assert len(made) == 2  # for the page that is shown first, and for the whole
+    assert len(made) == 2  # for the first page, and for the whole
     assert said.index("reading sentences") < said.index("what explains attention")
     with pytest.raises(InputError, match=reason):
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
@@ -304,7 +304,7 @@ def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_pa
 @pytest.mark.parametrize(
     ("changed", "behaviours", "message"),
     [
-        ({"error": RuntimeError("a bug")}, None, "a bug"),  # a fault of the program always
+        ({"error": RuntimeError("a bug")}, None, "a bug"),  # a bug always fails
         ({"counts": {"tokens": 100, "unknown tokens": 91}}, ["coreference"], "91 of the 100 tokens"),
     ],
 )
@@ -312,7 +312,7 @@ def test_a_failing_analysis_leaves_nothing(model, fakes, tmp_path, changed, beha
     fakes.setitem(OURS, "coreference", fake("coreference", **changed))
     with pytest.raises((RuntimeError, InputError), match=message):
         report.build(model, [corpus()], tmp_path / "out", behaviours=behaviours)
-    assert {*os.listdir(tmp_path)} <= {".out.shards"}  # what was done is kept for the same command
+    assert {*os.listdir(tmp_path)} <= {".out.shards"}  # finished work is kept for the same command
 
 
 KNOWN = {measure.name: measure for behaviour in OURS.values() for measure in behaviour.measures}
@@ -331,9 +331,9 @@ def findings_table(**gains: float) -> pd.DataFrame:
 
 
 def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
-    """The nearest mention is as far below the head in every document; the strictest rule is above it in some."""
+    """The nearest mention is below the head by as much in every document; the strictest rule is above it in some."""
     measure, heads = KNOWN["antecedent"], Heads("decoder", 1, 1)
-    totals = Totals.empty(3, 1)  # the head, nearest, and a rule that is the strictest
+    totals = Totals.empty(3, 1)  # the head, nearest, and the strictest rule
     groups = torch.arange(20)
     right = torch.stack([torch.full((20,), 5.0), torch.full((20,), 3.0), (groups % 2) * 6.0 + 3.0], 1)[..., None]
     totals.add(groups, right, torch.full_like(right, 10.0))
@@ -343,7 +343,7 @@ def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
     assert row["gain"] == pytest.approx(-0.1)
     assert (row["reference"], row["reference_gain"]) == (pytest.approx(0.3), pytest.approx(0.2))
     moved = row["ci_low"] + row["baseline"] - row["reference"]
-    assert moved < 0.15 < row["reference_low"]  # it never varies, and the strictest does
+    assert moved < 0.15 < row["reference_low"]  # its gap never varies, the strictest rule's does
     assert row["reference_q"] < 0.05
 
 
@@ -353,17 +353,17 @@ LESS = {"gain": 0.04, "ci_low": 0.02}
 @pytest.mark.parametrize(
     ("gains", "changed", "without", "n"),
     [
-        ({"induction": 0.049}, {}, None, 0),  # below five hundredths
+        ({"induction": 0.049}, {}, None, 0),  # below 0.05
         ({"induction": 0.051}, {}, None, 1),
-        ({"induction": 0.3}, {"q": 0.06}, None, 0),  # what the false discovery rate does not allow
-        ({"entropy": 0.3, "distance": 4.0}, {}, None, 0),  # they describe
-        ({"antecedent": 0.3, "antecedent_named": -0.1}, {}, None, 0),  # a head that only finds the previous pronoun
+        ({"induction": 0.3}, {"q": 0.06}, None, 0),  # above the false discovery rate
+        ({"entropy": 0.3, "distance": 4.0}, {}, None, 0),  # measures that only describe
+        ({"antecedent": 0.3, "antecedent_named": -0.1}, {}, None, 0),  # only finds the previous pronoun
         ({"antecedent": 0.3, "antecedent_named": 0.2}, {}, None, 2),
-        ({"antecedent": -0.1, "antecedent_named": 0.3}, {}, None, 0),  # unless on all items it beats the nearest
+        ({"antecedent": -0.1, "antecedent_named": 0.3}, {}, None, 0),  # unless it beats the nearest on all items
         ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_low": 0.08}, None, 1),
         ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_low": -0.1}, None, 0),
         ({"antecedent": -0.1, "antecedent_named": 0.3}, {"reference_gain": 0.1, "reference_q": 0.2}, None, 0),
-        ({"induction": 0.3}, {"readings": BOTH_READINGS}, None, 0),  # without a start token a reading without it, too
+        ({"induction": 0.3}, {"readings": BOTH_READINGS}, None, 0),  # without a start token, a second reading counts
         ({"induction": 0.3}, {"readings": BOTH_READINGS}, {}, 1),
         ({"induction": 0.3}, {"readings": BOTH_READINGS}, LESS, 0),
     ],
@@ -404,7 +404,7 @@ except SystemExit as end:
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, stories):
-    """A directory with what can be wrong, in which a refused command must leave nothing new."""
+    """A directory with faulty inputs; a refused command must leave nothing new there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model/config.json").write_text('{"model_type": "perceiver"}')
@@ -466,6 +466,6 @@ def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeyp
     monkeypatch.setattr(report, "build", build)
     assert written() == "wrote position/report.html"
     assert written("--seed", "1") == "wrote position-2/report.html (position was there already)"
-    assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as asked
+    assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as requested
     seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("position", "position-2")]
     assert seeds == [2, 1]

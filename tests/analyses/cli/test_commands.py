@@ -1,4 +1,4 @@
-"""How a command starts and ends: one line where something is wrong, nothing half done, and what help and JSON say."""
+"""How do commands start and end? Errors are one line, nothing stays half done; also help and JSON."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from interp.errors import InputWarning
 from models import recipes, save
 from tests.analyses.headlines.hand_made_tables import at, written
 
-# Commands that are stopped, or that nobody listens to.
+# Commands that are stopped, or whose output nobody reads.
 
 
 def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
@@ -38,13 +38,13 @@ def test_a_reader_that_goes_away_ends_nothing(capsys, monkeypatch):
             cli.main(["models"])
         assert not end.value.code
         assert sys.stdout is nobody
-        print("goes nowhere", file=nobody)  # nor do the lines that follow fail
+        print("goes nowhere", file=nobody)  # later lines do not fail either
     assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["models"], ["models", "--json"]])
 def test_a_standard_output_that_is_closed_or_full_is_no_traceback(arguments, capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", None)  # as Python has it where the shell closed it
+    monkeypatch.setattr(sys, "stdout", None)  # as in Python if the shell closed it
     assert command(capsys, *arguments) == (0, "", "")
     with open("/dev/full", "w") as full:
         monkeypatch.setattr(sys, "stdout", full)
@@ -65,7 +65,7 @@ with unread():
 
 @pytest.fixture
 def heeding() -> Iterator[None]:
-    """The signals as a terminal gives them: a suite that was started in the background ignores some."""
+    """Signals as from a terminal; a test suite in the background would ignore some."""
     stops = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
     before = [signal.signal(stop, signal.default_int_handler) for stop in stops]
     yield
@@ -93,7 +93,7 @@ def test_names_of_what_was_written_stay_whole():
     assert name in filled(f"{'a word ' * 10}{name} and more")
 
 
-# Arguments that nobody means.
+# Arguments that make no sense.
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_it_ends_in_a_short_line(arguments, expected, capsys):
 
 
 class PanicException(BaseException):
-    """What such a library raises."""
+    """The exception of such a library."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""`interp inspect` says what a run's tables have of one head, and every command what it found: as lines or as JSON."""
+"""`interp inspect` prints a run's facts about one head, and every command its findings, as lines or JSON."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ from tests.analyses.headlines.hand_made_tables import at, written
 
 @pytest.fixture(scope="module")
 def position(position_report, tmp_path_factory) -> Path:
-    """The report of attention by position, with one head that a label is given."""
+    """The report of attention by position, with a label for one head."""
     out = copytree(position_report, tmp_path_factory.mktemp("inspect") / "position")
     heads = out / "tables/heads.parquet"
     table = pd.read_parquet(heads)
@@ -102,7 +102,7 @@ def test_a_causal_task_is_told_by_what_it_decides(tmp_path):
 
 
 def test_tables_of_experiments_name_no_heads_of_another_kind(tmp_path):
-    """They are of models of one stack, and what they call attention is how much."""
+    """Those models have one stack, and their column `attention` is an amount."""
     asked = [{"layer": 0, "head": 0, "attention": 0.25}, {"layer": 0, "head": 1, "attention": 0.75}]
     out = written(tmp_path / "both", effects=[at(0, 0) | {"effect": 0.5}], adjectives=asked)
     found = inspection.inspect(runs.read(out), "L0.H0")
@@ -116,7 +116,7 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     assert " ".join(told) == " ".join([f"{record['headline']}.", *record["sentences"].values()])
     assert len(told) > 1
     monkeypatch.setattr(frame, "opened", lambda *_: tiny.model("gpt2"))
-    monkeypatch.setattr(report, "build", lambda *_, **__: position)  # measured and written before
+    monkeypatch.setattr(report, "build", lambda *_, **__: position)  # already measured and written
     asked = "position", "--corpus", "stories:2", "--out", str(position)
     line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
@@ -158,8 +158,8 @@ def test_a_claim_is_drawn_as_a_picture(position, tmp_path, monkeypatch, capsys):
     name = "L1.H2-previous-token.png"
     assert (code, said.splitlines()[-1], wrong) == (0, f"wrote {name}", "")
     picture = (tmp_path / name).read_bytes()
-    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of a PNG
-    assert typed(capsys, "card", str(position), "L1.H2")[0] == 0  # ours is replaced
+    assert (int.from_bytes(picture[16:20]), int.from_bytes(picture[20:24])) == (1200, 630)  # of the PNG
+    assert typed(capsys, "card", str(position), "L1.H2")[0] == 0  # our own file is replaced
     Path("mine.png").write_bytes(b"mine")
     assert typed(capsys, "card", str(position), "l1h2/previous-token", "--out", "a.svg")[0] == 0
     drawn = (tmp_path / "a.svg").read_text("utf-8")

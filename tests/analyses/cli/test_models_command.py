@@ -1,4 +1,4 @@
-"""`interp models` lists every family with its parts, and the models on this machine with their sizes."""
+"""`interp models` lists every family with its parts, and this machine's models with their sizes."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from models.families import FAMILIES
 
 @pytest.fixture
 def cache(tmp_path) -> Path:
-    """A cache of the hub with a model of ours, one that is only pickled, and a data set."""
+    """A hub cache with one of our models, one that is only pickled, and a data set."""
     save(model("llama", dtype=torch.float32), snapshot(tmp_path, "models--somebody--tiny", "new"))
     old = snapshot(tmp_path, "models--somebody--tiny", "old", ref="v1")
     shutil.copytree(tmp_path / "models--somebody--tiny" / "snapshots" / "new", old, dirs_exist_ok=True)
@@ -83,7 +83,7 @@ def test_links_in_a_circle_are_left_out_and_said(cache):
     circle = snapshot(cache, "models--somebody--circle", "only") / "config.json"
     circle.symlink_to(circle.name)
     with pytest.warns(InputWarning, match="hub's cache is left out.*somebody--circle"):
-        assert [*listing.cached(cache)] in (["another/pickled", "somebody/tiny"], [])  # older clients read none
+        assert [*listing.cached(cache)] in (["another/pickled", "somebody/tiny"], [])  # older clients list none
 
 
 def test_directories_that_are_no_models(tmp_path):

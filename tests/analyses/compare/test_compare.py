@@ -1,4 +1,4 @@
-"""Models side by side: planted heads that one has and the other lacks, halves that share nothing, and what is said."""
+"""Models side by side: planted heads that one has and the other lacks, disjoint halves, and the sentences."""
 
 import json
 import random
@@ -45,7 +45,7 @@ COPYING = [offset(-1, remember=True), uniform], [induction(), same_token]
 
 @pytest.fixture(scope="module")
 def copying() -> Transformer:
-    """L0.H0 looks at the previous token, L1.H0 is the induction head that reads it, L1.H1 looks at copies."""
+    """L0.H0 looks at the previous token, L1.H0 is the induction head that reads it, and L1.H1 looks at copies."""
     return planted(*COPYING)
 
 
@@ -78,10 +78,10 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
     assert (has["n_heads"], has["mean_depth"]) == (1, 1.0)
     assert (lacks["n_heads"], np.isnan(lacks["mean_depth"])) == (0, True)
     assert lacks["difference"] == pytest.approx(lacks["gain"] - has["gain"])
-    assert lacks["difference_high"] < -0.85  # every text says the same: room for one that does not
+    assert lacks["difference_high"] < -0.85  # texts agree, but the interval leaves room for one that differs
     assert is_clear(lacks)
     assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
-    # heads of the same kind are matched wherever they sit
+    # heads of the same kind match wherever they are
 
     one, other = (row(found, "previous-token", model) for model in ("copying", "forgetful"))
     assert (one["n_heads"], one["mean_depth"]) == (1, 0.5)
@@ -90,7 +90,7 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
 
 
 def test_the_table_holds_derived_values_differences_and_q_of_all_that_it_tests(found):
-    # every text holds each word three times; from the second and third time on, half and two thirds on earlier copies
+    # every text has each word three times: the second and third put half and two thirds on earlier copies
     assert row(found, "duplicate-token", "copying")["value"] == pytest.approx((1 / 2 + 2 / 3) / 2, abs=1e-4)
     rows = found.table.dropna(subset=["difference"])
     reference = found.table.loc[found.table["model"] == "copying"].set_index("measure")
@@ -125,7 +125,7 @@ def test_the_other_order_flips_the_sign_and_nothing_else(found, copying, forgetf
 
 
 def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other():
-    """Head 0 shines in even groups and head 1 in odd ones: even groups choose head 0, odd ones say how good it is."""
+    """Head 0 is best in even groups, head 1 in odd ones: even groups choose head 0, odd ones report on it."""
     totals = Totals.empty(3, 1)  # two heads and a baseline
     totals.scores[0::2, 0], totals.scores[1::2, 0] = 0.9, 0.1
     totals.scores[0::2, 1], totals.scores[1::2, 1] = 0.2, 0.8
@@ -153,7 +153,7 @@ def test_a_baseline_that_is_a_number_counts_only_where_something_was_read():
     assert best.baseline.sum(1).tolist() == [pytest.approx(0.6), 3]
 
 
-# Behaviours that not every model can be asked about.
+# Behaviours that not every model can show.
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +182,7 @@ def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, 
     assert f"Not measured in short {HOSTILE}: the corpus has no pronoun" in page.text
     facts = json.loads((out / "run.json").read_text())
     assert list(facts["models"][1]["not_measured"]) == ["coreference"]
-    # where the reference has no number the others stand without a difference
+    # without the reference's number, others have no difference
     found = compare({"short": follower(lexicon, 4), "long": models["long"]}, [text])
     only = row(found, "antecedent", "long")
     assert only["value"] == pytest.approx(1.0)
@@ -211,7 +211,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(met, tmp_path):
         ({"two": "mute"}, "texts", ["position", "coreference"], "two has no tokenizer, and coreference is about words"),
         ({"two": "both"}, "texts", None, r"one stack to compare, but two has an encoder .*: .*`interp report`"),
         ({"two": "copying"}, "nothing", POSITION, "holds no text"),
-        ({"two": "copying"}, "damaged", POSITION, "^line 7"),  # the text is at fault, and not the models
+        ({"two": "copying"}, "damaged", POSITION, "^line 7"),  # the text is faulty, not the models
         ({"two": "reader"}, "meetings", POSITION, r"two of the models\. one: .* unknown to this model's tokenizer"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     assert set().union(*(marks for id, marks in marking.items() if id.startswith("model-1"))) <= {
         f"model-2/L{row['layer']}.H{row['head']}" for row in shown.to_dict("records")
     }
-    copier = cells["model-1/L1.H0"]  # which the other model lacks
+    copier = cells["model-1/L1.H0"]  # the other model lacks it
     assert (copier["class"], copier.get("data-marks")) == ("word position", None)
     assert "L1.H0, induction" in text
     assert "forgetful: none" in text

@@ -1,4 +1,4 @@
-"""Small corpora of every format, made line by line, and what a reader makes of such lines."""
+"""Small corpora of every format, made line by line, and the texts that readers make of them."""
 
 import tomllib
 from pathlib import Path
@@ -14,7 +14,7 @@ FILES = {name: text.split("\n") for name, text in CASES["files"].items()}
 
 
 def texts(kind: str, *lines: str) -> list[AnnotatedText]:
-    """The texts of a file called "a" that has these lines."""
+    """The texts of a file "a" with these lines."""
     return list(FORMATS[kind].texts([f"{line}\n" for line in lines], "a"))
 
 
@@ -28,7 +28,7 @@ def word(
 
 
 def novel(*sentences: str, name: str = "tale") -> list[str]:
-    """Lines of LitBank for sentences in which a word is written with its chains after a slash: "he/(1)"."""
+    """LitBank lines for sentences whose words have their chains after a slash: "he/(1)"."""
     lines = [f"#begin document ({name}); part 0"]
     for sentence in sentences:
         pairs = [each.partition("/") for each in sentence.split()]
@@ -48,7 +48,7 @@ def gap_row(
 
 
 def mentions(text: AnnotatedText) -> list[tuple[str, str, str]]:
-    """Each mention as the text spells it, its head word and its chain."""
+    """Each mention's text, head word and chain."""
     spans = text.word_spans
     return [
         (text.text[spans[m.start][0] : spans[m.end - 1][1]], text.words[m.head], m.chain) for m in text.mentions or ()

@@ -1,4 +1,4 @@
-"""Readers give back what files say, word for word, whichever file, directory or generator they read."""
+"""Readers return what files say, word for word, from any file, directory or generator."""
 
 import gzip
 import hashlib
@@ -61,7 +61,7 @@ def test_gzip_is_read_alike_and_again(tmp_path: Path) -> None:
     assert (corpus.kind, corpus.annotates) == ("conllu", {"tags", "relations"})
     assert read(plain).digest == hashlib.sha256(plain.read_bytes()).hexdigest()
     bare = read(write(tmp_path / "bare.conllu", ["1\tYes" + "\t_" * 8]))
-    assert bare.annotates == frozenset()  # what is absent is None, not a blank
+    assert bare.annotates == frozenset()  # absent annotation is None, not blank
     assert [(text.tags, text.heads, text.relations) for text in bare] == [(None, None, None)]
 
 
@@ -122,7 +122,7 @@ def test_what_is_generated_is_a_corpus(kind: str) -> None:
     assert read(f"{kind}:5:4").digest != corpus.digest == read(f"{kind}:5:3").digest
 
 
-# Which mention a pronoun refers to.
+# Which mention does a pronoun refer to?
 
 
 def items_of(sentence: str, pronouns: list[str] | None = None) -> list[AntecedentItem]:
@@ -142,7 +142,7 @@ def test_items_hold_the_mentions_before_the_pronoun() -> None:
 def test_a_pronoun_without_a_right_or_a_wrong_candidate_is_no_item() -> None:
     assert items_of("he/(0) saw/ him/(0)") == []  # nothing wrong before it
     assert items_of("Tim/(0) saw/ him/(1)") == []  # nothing right
-    assert items_of("Tim/(0) saw/ Lyme/(1) and/ it/(1)") == []  # not asked about
+    assert items_of("Tim/(0) saw/ Lyme/(1) and/ it/(1)") == []  # not among the pronouns
     assert len(items_of("Tim/(0) saw/ Lyme/(1) and/ it/(1)", ["it"])) == 1
 
 
@@ -153,7 +153,7 @@ def test_baselines_choose_as_they_say() -> None:
     chosen |= {"same gender": (0, 0, 1, 0, 0), "same form": (0, 1, 0, 0, 0)}
     assert {name: RULES[name](item) for name in chosen} == chosen
     item = items_of("Tim/(0) saw/ Lyme/(1) and/ the/(2 women/2) and/ he/(0)")[0]
-    assert RULES["same gender"](item) == (0, 1, 0)  # none known as masculine: the last that could be
+    assert RULES["same gender"](item) == (0, 1, 0)  # none known as masculine, so the last possible one
     assert RULES["same form"](item) == (0, 0, 1)  # no "he" before: the nearest
     assert RULES["last argument"](item) == (0, 0, 1)  # without a parse, the nearest
     assert RULES["last argument"](replace(item, roles=("nsubj", "obj", "obl"))) == (0, 1, 0)
@@ -178,7 +178,7 @@ def test_english_web_treebank_is_read_exactly(shared_file: SharedFile) -> None:
 
 @pytest.mark.slow
 def test_litbank_baselines(shared_file: SharedFile) -> None:
-    """Shares of science.md, to within .3 points; it counts 6,741 items, this reading of "before" gives 18 fewer."""
+    """The shares in science.md, within .3 points; it counts 6,741 items, our reading of "before" 18 fewer."""
     corpus = list(read(shared_file("data", "litbank", "coref")))
     assert len(corpus) == 86
     items = [item for text in corpus for item in antecedent_items(text)]

@@ -1,4 +1,4 @@
-"""All that CoNLL-U says of a word is kept, cut along with the words, and None where a format has none."""
+"""All CoNLL-U columns of a word are kept and cut along with words; they are None in other formats."""
 
 import pickle
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_every_column_of_a_sentence_is_kept(file: Path):
     assert [each.get("Polarity") for each in first.feats or ()] == [None, None, "Neg", None]
     assert [each.written for each in first.misc or ()] == ["Entity=(1-person-new-1-ana)", "", "Old|Gloss=a=b", ""]
     assert (first.sentence_ids, second.sentence_ids) == (("tale-1",), ("tale-2",))
-    assert second.words == ("du", "roi")  # annotated as the first of the two words that are equally high
+    assert second.words == ("du", "roi")  # annotated like the first of two equally high words
     assert (second.lemmas, second.xpos, second.misc) == (("de", "roi"), ("P", "N"), (Attributes("Lang=fr"), {}))
 
 
@@ -55,12 +55,12 @@ def test_a_document_joins_them_and_an_excerpt_cuts_them_along_with_the_words(fil
     assert ((part.feats or ())[0]["Polarity"], (part.misc or ())[2]["Lang"]) == ("Neg", "fr")
     assert (part.sentence_starts, part.sentence_ids) == ((2,), ("tale-2",))
     assert (inside.lemmas, inside.sentence_starts, inside.sentence_ids) == (("do", "not"), (0,), ("tale-1",))
-    (cut,) = Sample(read(file), group_of("tale") % 2, documents=1, words=5)  # as the sample of a label does
+    (cut,) = Sample(read(file), group_of("tale") % 2, documents=1, words=5)  # like a label's sample
     assert (cut.words, cut.lemmas) == (("He", "did", "n't", "run"), ("he", "do", "not", "run"))
     assert cut.sentence_ids == ("tale-1",)
 
 
-# A corpus with something done to it.
+# Changed corpora.
 
 
 def longer(text: AnnotatedText) -> bool:
@@ -81,7 +81,7 @@ def test_head_filter_and_map_read_again_and_keep_documents(file: Path):
     names = [each.name.removeprefix(corpus.name) for each in (first, long, loud)]
     assert names == [", first 1", ", filter longer", ", map upper"]
     assert (first.kind, first.annotates, long.annotates) == ("conllu", corpus.annotates, corpus.annotates)
-    assert loud.annotates == frozenset()  # upper drops the tags
+    assert loud.annotates == frozenset()  # `upper` drops the tags
     assert list(loud.filter(longer, name="longer").head(3)) == list(loud)[:1]
     assert read("stories:3:1").head(2).title == "generated stories (stories:3:1, first 2)"
 
@@ -102,7 +102,7 @@ def test_the_digest_tells_what_was_done_to_what(file: Path, tmp_path: Path):
 @pytest.mark.parametrize("name", [None, "", " ", 3])
 def test_a_function_has_no_hash_and_needs_a_name(file: Path, name):
     corpus = read(file)
-    for n in (1, 2):  # the source of both is one, and so was their hash
+    for n in (1, 2):  # both have the same source, so their hashes were equal
         with pytest.raises(InputError, match=r'filter: expected name="..." in words that change with what'):
             corpus.filter(lambda text, n=n: len(text.words) > n, name=name)
     with pytest.raises(InputError, match=r'map: expected name="..." in words that change with what'):

@@ -1,4 +1,4 @@
-"""What docs/own_corpora.md promises: its code runs as it stands, and what its comments say is so."""
+"""What docs/own_corpora.md promises: its code runs as written, and its comments are true."""
 
 import re
 import runpy
@@ -18,7 +18,7 @@ SAID = re.compile(r"^(\w[^#\n]*?)  # ('[^']*'|\[.*\])", re.MULTILINE)
 
 
 def ran(folder: Path, patch: pytest.MonkeyPatch, *blocks: str) -> dict[str, Any]:
-    """What the blocks leave, in one script that runs in `folder` with a plain text and a planted model."""
+    """Run the blocks as one script in `folder`, with a plain text and a planted model; return its names."""
     text = "\n\n".join(each.text for each in read("stories:4"))
     (folder / "novel.txt").write_text(text)
     model = Planted(sorted({*text.split()}), [[offset(-1), uniform]], n_ctx=200, start="<s>").build()

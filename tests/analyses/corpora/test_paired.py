@@ -1,4 +1,4 @@
-"""Two-column corpora, and what encoder, decoder and cross-attention each read of a text."""
+"""Two-column corpora: what do encoder, decoder and cross-attention each read of a text?"""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ WORDS = [f"w{number}" for number in range(12)]
 
 @pytest.fixture(scope="module")
 def model():
-    """Cross-attention whose head looks at its own position, in contexts of eight tokens."""
+    """A model whose cross-attention head looks at its own position, with contexts of eight tokens."""
     layers = {"encoding": [[]], "crossing": [[planted.offset(0)]]}
     return Planted(WORDS, [[planted.offset(-1)]], n_ctx=8, start="<s>", **layers).build()
 
@@ -50,7 +50,7 @@ def test_each_attention_reads_its_own_text(model):
     assert crossing.pattern.shape == (1, 1, 3, 4)
     out = run(model, text.text, "decoder.0.cross_attn.pattern", target=text.target)
     assert torch.equal(crossing.pattern, out["decoder.0.cross_attn.pattern"])
-    assert crossing.crossing.scored.tolist() == [[False, True, True]]  # the start token asks nothing
+    assert crossing.crossing.scored.tolist() == [[False, True, True]]  # the start token is no query
 
 
 def test_pairs_longer_than_a_context_are_left_out_and_counted(model):

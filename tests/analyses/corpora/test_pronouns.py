@@ -1,4 +1,4 @@
-"""GAP, Winogender and WinoBias: one pronoun, two that it may stand for, in text that is spelled as the file has it."""
+"""GAP, Winogender and WinoBias: one pronoun, two possible antecedents, in text spelled exactly like the file."""
 
 import gzip
 from collections import Counter
@@ -106,7 +106,7 @@ def test_winobias_numbers_may_be_missing_and_articles_may_stand_outside() -> Non
     ("file", "texts", "documents", "items", "mentions"),
     [
         ("gap/gap-development.tsv", 2_000, 1_834, 1_378, 6_000),  # documents are pages
-        ("winogender/all_sentences.tsv", 720, 60, 480, 2_160),  # he and she; "they" is not asked about
+        ("winogender/all_sentences.tsv", 720, 60, 480, 2_160),  # he and she; "they" does not count
         ("winobias/anti_stereotyped_type1.txt.dev", 396, 198, 405, 1_197),
         ("winobias", 1_584, 396, 1_614, 4_782),  # 30 sentences have a second pronoun
     ],

@@ -1,4 +1,4 @@
-"""What cannot be read, or asks for more memory, time or sense than there is, is one clear line that says where."""
+"""What cannot be read, or needs too much memory or time, gives one clear line that says where."""
 
 import tomllib
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from analyses.corpora.pronoun_choices import annotated
 from interp import InputError
 from tests.analyses.corpora.made_corpora import ENTITIES, novel, texts, word
 
-LARGE = {  # what would take long, or much memory
+LARGE = {  # inputs that would take long, or much memory
     "conllu": [
         (map(word, range(1, reader.MOST_ROWS + 2)), "a sentence of more than 20,000 lines"),
         ((word(1, "w" * 20_000),), "a word of 20,000 characters, at most 10,000"),

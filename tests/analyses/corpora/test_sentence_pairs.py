@@ -1,4 +1,4 @@
-"""BLiMP's pairs of sentences: what patching makes of them, and what is refused in one line."""
+"""BLiMP's pairs of sentences: how does patching use them, and what is refused in one line?"""
 
 import gzip
 import json

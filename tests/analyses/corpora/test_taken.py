@@ -1,4 +1,4 @@
-"""What is in memory becomes a corpus: same texts, named and hashed by what was taken, or one line says why not."""
+"""Data in memory becomes a corpus with the same texts, named and hashed by content, or one line says why not."""
 
 import gzip
 import re
@@ -45,7 +45,7 @@ def test_a_frame_is_a_text_a_row_and_empty_rows_are_counted():
 
 @pytest.mark.parametrize("made", [pd.DataFrame, lambda columns: pd.DataFrame(columns).to_dict("records")])
 def test_annotation_is_taken_with_the_spaces_of_the_text(made):
-    data = made({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet gives them back
+    data = made({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet returns them
     corpus = annotated(data, text="text")
     first, second = corpus
     words, tags, relations = ("He", "ran", "."), ("PRON", "VERB", "PUNCT"), ("nsubj", "root", "punct")
@@ -81,7 +81,7 @@ def test_annotated_texts_are_taken_as_they_are():
     text = AnnotatedText(("He", "saw", "Tim"), (True,) * 3, "d", mentions=(Mention(2, 3, 2, "t"),))
     corpus = corpora.from_rows([text, AnnotatedText.plain("b", "e")])
     assert next(iter(corpus)) is text
-    assert corpus.annotates == frozenset()  # what all of them have
+    assert corpus.annotates == frozenset()  # what all texts have
     assert corpora.from_rows([text]).annotates == {"chains"}
     with pytest.raises(InputError, match="annotated already, and no columns: name none"):
         corpora.from_rows([text], tags="upos")

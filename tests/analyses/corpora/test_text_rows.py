@@ -1,4 +1,4 @@
-"""Parquet, JSON Lines and `datasets` are read row by row: same texts, in memory that does not grow, or one line."""
+"""Parquet, JSON Lines and `datasets` are read row by row: same texts in constant memory, or one line of error."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ ANNOTATED = {"words": [["He", "ran"]], "tags": [["PRON", "VERB"]], "heads": [[2,
 
 
 def parquet(path: Path, columns: dict[str, list]) -> Path:
-    pq.write_table(pa.table(columns), path, write_batch_size=8)  # else 1,024 texts are a page
+    pq.write_table(pa.table(columns), path, write_batch_size=8)  # else a page holds 1,024 texts
     return path
 
 

@@ -1,4 +1,4 @@
-"""Lots on a real cluster of Dask: workers of their own processes, killed ones among them, and sockets with TLS."""
+"""Lots on a real Dask cluster: workers in their own processes, some of them killed, and TLS sockets."""
 
 import datetime
 import json
@@ -36,7 +36,7 @@ _STARTING = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", 
 
 @contextmanager
 def dask(folder: Path, n: int, *options: str) -> Iterator[tuple[str, list[subprocess.Popen]]]:
-    """The address of a scheduler, and the processes: its own, then its workers'."""
+    """A scheduler's address, and the processes: the scheduler, then its workers."""
 
     def started(program: str, *arguments: str) -> subprocess.Popen:
         command = [sys.executable, "-m", f"distributed.cli.{program}", "--no-dashboard", *arguments, *options]
@@ -57,7 +57,7 @@ def dask(folder: Path, n: int, *options: str) -> Iterator[tuple[str, list[subpro
 
 
 def table(executor: Executor | None) -> pd.DataFrame:
-    """What heads say of a text that is read in many lots; whole reports are compared by `benchmarks/clusters.py`."""
+    """The table of heads for a text read in many lots; `benchmarks/clusters.py` compares whole reports."""
     reading = Reading(load("textbook"), corpora.read("sentences:80"))
     with using(Setting(Shards(), executor)):
         (collected,) = collect_in_lots(reading, [partial(part_of_speech.Collector, seed=0)])
@@ -120,7 +120,7 @@ def test_a_command_whose_workers_are_all_lost_says_so_and_goes_on_with_another(t
 
 
 def certificates(folder: Path) -> list[str]:
-    """Files of an authority of our own, and the options that name them."""
+    """Write the files of our own certificate authority; return the options that name them."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

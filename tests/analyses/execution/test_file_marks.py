@@ -1,4 +1,4 @@
-"""A command replaces what it wrote before, and of others a file alone, where it is told to."""
+"""A command replaces its own earlier output, and others' only if it is a file and the user says so."""
 
 import os
 from pathlib import Path

@@ -31,7 +31,7 @@ Z = "decoder.1.attn.z"
 
 
 class Stop(Exception):
-    """A run that fails after it has measured."""
+    """Raised by a run that fails after measuring."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def of_model(model: Model, number: int) -> int:
 
 
 def shards_made(given: Model, out: Path) -> int:
-    """How much a run measures anew that goes on from where others were stopped."""
+    """How many shards a run makes anew when it resumes after stopped ones."""
     read = []
 
     def measure(about: Run) -> Page:
@@ -161,15 +161,15 @@ def test_the_record_says_what_was_edited_and_rounded(directory):
 
 
 class Mine(nn.Identity):
-    """A part of the user's own."""
+    """A user's own module."""
 
 
 class Words(Tokenizer):
-    """A tokenizer of the user's own."""
+    """A user's own tokenizer."""
 
 
 def code(*given):
-    """A hook or a forward of the user's own, which changes nothing."""
+    """A user's own hook or forward, which changes nothing."""
     return given[-1]
 
 

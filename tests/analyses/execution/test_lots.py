@@ -1,4 +1,4 @@
-"""Lots: the same results wherever they are done, kept until all are there, and never mixed with another run's."""
+"""Lots give the same results wherever they run, are kept until all are done, and never mix with another run's."""
 
 import gc
 import multiprocessing
@@ -31,7 +31,7 @@ KEPT = {"a": torch.arange(6, dtype=torch.float64).reshape(2, 3), "b": torch.tens
 
 
 class Stop(BaseException):
-    """A run that is killed."""
+    """Raised when a run is killed."""
 
 
 def kept(times: int) -> dict[str, torch.Tensor]:
@@ -61,8 +61,8 @@ def test_what_was_done_is_found_again_whole(tmp_path):
         first, again = (lots.do(kept, [(1,), (2,)], lambda *counts: told.append(counts)) for _ in range(2))
         lots.do(kept, [(1,), (3,), (2,)], lambda *counts: told.append(counts))
     torch.testing.assert_close(again, first, rtol=0, atol=0)
-    torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # and of the same types
-    assert told == [(0, 2), (1, 2), (2, 2), (2, 2), (1, 3), (2, 3), (3, 3)]  # those found come at once
+    torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # with the same types
+    assert told == [(0, 2), (1, 2), (2, 2), (2, 2), (1, 3), (2, 3), (3, 3)]  # stored ones come immediately
     assert shards.counts == {"read": 4, "written": 3}
     shards.clear()
     assert not list(tmp_path.iterdir())
@@ -72,7 +72,7 @@ def test_other_arguments_functions_models_or_versions_of_our_code_find_nothing(t
     assert [counts(shards_in(tmp_path, content), 1) for content in ("a", "b", "a")] == [(0, 1), (0, 1), (1, 0)]
     assert counts(shards_in(tmp_path, "a"), 2) == (0, 1)
     assert counts(shards_in(tmp_path, "a"), 1, function=partial(kept)) == (0, 1)
-    assert counts(shards_in(tmp_path, "a"), 1, function=lambda times: times) == (0, 0)  # which has no hash
+    assert counts(shards_in(tmp_path, "a"), 1, function=lambda times: times) == (0, 0)  # a lambda has no hash
     monkeypatch.setattr(lots, "code", lambda: "changed")
     assert counts(shards_in(tmp_path, "a"), 1) == (0, 1)
 
@@ -141,7 +141,7 @@ def test_what_is_kept_is_what_was_there():
 
 
 class Sent(Executor):
-    """An executor of somebody else: lots go through it as bytes, and come back out of order."""
+    """Somebody else's executor: lots pass through it as bytes, and return out of order."""
 
     def __init__(self):
         self.calls: list[tuple[int, ...]] = []
@@ -176,7 +176,7 @@ def test_any_executor_does_lots_and_tables_are_those_of_one_process(tmp_path, mo
     for one, other in zip(here, read_by(stub, model, tmp_path), strict=True):
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert len(stub.calls) > 5
-    assert max(map(max, stub.calls)) < 300_000  # a model goes by its name
+    assert max(map(max, stub.calls)) < 300_000  # models are sent by name
     with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
         for one, other in zip(here, read_by(pool, model, tmp_path), strict=True):
             pd.testing.assert_frame_equal(one, other, check_exact=True)
@@ -216,7 +216,7 @@ def test_results_that_came_back_are_not_held_until_the_last():
 
 
 def test_an_executor_s_own_result_is_let_go_once_it_is_here():
-    """Dask would do a call again whose worker dies later."""
+    """Otherwise, Dask would repeat a call whose worker dies later."""
     futures = []
 
     class Watched(Sent):
@@ -273,7 +273,7 @@ def labelled(shards: Shards | None, exact: bool) -> Labelled:
 @pytest.mark.parametrize("exact", [False, pytest.param(True, marks=pytest.mark.smoke)])
 def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkeypatch, exact):
     whole, starts, write = labelled(None, exact), 0, Shards.write
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # lots are done here, one by one
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)  # lots run here, one by one
     while True:
         shards = shards_in(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Calls that several processes share: what comes back is what one process finds, whatever happens to the others."""
+"""Calls shared by several processes give what one process gives, whatever happens to the others."""
 
 import multiprocessing
 import os
@@ -56,7 +56,7 @@ def test_other_processes_begin_while_this_one_goes_on(tmp_path):
             pass
         return os.getpid()
 
-    with begun([partial(bytes, 1 << 22), long]) as ended:  # more than a pipe holds, and nobody reads yet
+    with begun([partial(bytes, 1 << 22), long]) as ended:  # more than a pipe holds, before anybody reads
         while not started.exists():
             pass
         (tmp_path / "go on").touch()
@@ -72,7 +72,7 @@ def test_what_was_begun_and_not_waited_for_is_ended():
 
     with pytest.raises(KeyboardInterrupt), begun([forever]):
         raise KeyboardInterrupt
-    while multiprocessing.active_children():  # ended, and perhaps not yet told so
+    while multiprocessing.active_children():  # they have ended, but perhaps not been noticed
         pass
     assert torch.get_num_threads() == 2
 

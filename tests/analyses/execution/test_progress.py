@@ -1,4 +1,4 @@
-"""What a long command says: numbers of stages that are true, rates by hand, lines that fit and that come in time."""
+"""What a long command reports: true numbers of stages, rates checked by hand, lines that fit and come in time."""
 
 import json
 import multiprocessing
@@ -14,7 +14,7 @@ from analyses.execution.progress import Announcer
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that tests advance."""
 
     now = 1000.0
 
@@ -30,7 +30,7 @@ def clock(monkeypatch) -> Clock:
 
 
 def lines_of(capsys) -> list[str]:
-    """What a log says, without the time of day."""
+    """The lines of a log, without the time of day."""
     return [re.sub(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\S+ ", "", line) for line in capsys.readouterr().err.splitlines()]
 
 
@@ -40,14 +40,14 @@ def speed(say: Announcer) -> tuple:
 
 def test_rate_and_time_left_are_those_of_what_was_measured_now(clock):
     say = Announcer(silent=True, clock=clock)
-    say("hiding", 100, 140)  # found on the disk
+    say("hiding", 100, 140)  # found on disk
     assert speed(say) == (None, None, 0)
     clock.now += 20
     say("hiding", 110, 140)
     assert speed(say) == (0.5, 60, 20)
     clock.now += 115  # a long lot
     assert speed(say) == (0.5, 0, 135)
-    say("hiding", 0, 10)  # of the other half: counted anew
+    say("hiding", 0, 10)  # the other half starts at 0
     clock.now += 10
     say("hiding", 5, 10)
     assert speed(say) == (0.5, 10, 145)

@@ -1,4 +1,4 @@
-"""The articles' experiments find what was planted, say it with its number, and leave out what a model cannot read."""
+"""The articles' experiments find what was planted, state its number, and leave out what a model cannot read."""
 
 import random
 import re
@@ -21,7 +21,7 @@ from tests import tiny
 
 
 def words_of(texts: list[str]) -> list[str]:
-    """Every word of some texts once, stops included."""
+    """Every word of some texts once, including full stops."""
     return sorted({word for text in texts for word in text.replace(".", " .").split()})
 
 
@@ -30,7 +30,7 @@ def pairs(experiment: str, source: str) -> list[swaps.Swap]:
 
 
 def test_a_planted_head_brings_all_of_the_knight():
-    """L0.H1 looks from "shining" at the noun and writes what belongs to it; L0.H0 does nothing."""
+    """L0.H1 looks from "shining" at the noun and writes its answer; L0.H0 does nothing."""
     articles = pairs("knight", ARTICLES)
     nouns = {"knight": "armor"} | {swap.corrupt.split()[1]: swap.wrong.strip() for swap in articles}
     writes = {noun: [answer] for noun, answer in nouns.items()}
@@ -48,13 +48,13 @@ def test_a_planted_head_brings_all_of_the_knight():
     assert by_head.loc[1, "accuracy_low"] == pytest.approx(20 / (20 + 1.96**2))  # Wilson's, over pairs
     assert "L0.H1 carries the largest share of the difference, 1.00" in EXPERIMENTS["knight"].sentence(found)
 
-    # of a model that is as good as a coin no share is quoted
+    # no shares for a model that is no better than a coin
     assert (table["accuracy_low"] > 0.8).all()
     guessing = replace(found, table=table.assign(accuracy=0.55, accuracy_low=0.4))
     said = EXPERIMENTS["knight"].sentence(guessing)
     assert re.search("the model does not do the task.* 55% rightly, and a coin 50%", said)
     assert not re.search(r"carries|\d\.\d\d", said)
-    # prompts that cannot be read are counted and said
+    # unreadable prompts are counted and reported
     offered = len(pairs("knight", STORIES))
     assert found.left_out == {"pairs with words outside the vocabulary": offered}
     assert STORIES in found.refused
@@ -79,14 +79,14 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {swaps.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
-    # as planted it gives one answer to both
+    # the planted model gives both the same answer
     assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(found)
     doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
     assert "carries 1.00" in EXPERIMENTS["profession"].sentence(doing)
 
 
 def test_adjectives_are_found_and_carried():
-    """L0.H0 looks from nouns at all their adjectives alike; L0.H1 at the word before and remembers which."""
+    """L0.H0 looks from nouns at all their adjectives equally; L0.H1 at the word before, which it remembers."""
     rng = random.Random(0)
     scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in swaps.scenes(group, rng)]
     nouns = sorted({scene[place] for scene in scenes for place in (3, 7)})
@@ -96,7 +96,7 @@ def test_adjectives_are_found_and_carried():
     found = swaps.measure_adjectives(Planted(vocabulary, [[described_by, offset(-1, remember=True)]]).build())
     table = found.table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
-        # the first noun stands fourth and sees 2 adjectives of 4 words; the second sees 1 of 8 and looks at all three
+        # the first noun is fourth, with 2 adjectives in 4 words; the second has 1 in 8, and looks at all three
         assert table.loc[(source, 0), "uniform"] == pytest.approx((2 / 4 + 1 / 8) / 2)
         assert table.loc[(source, 0), "attention"] == pytest.approx((1 + 1 / 3) / 2, abs=1e-5)
         assert table.loc[(source, 1), "attention"] == pytest.approx(1.0, abs=1e-5)
@@ -107,7 +107,7 @@ def test_adjectives_are_found_and_carried():
 
 @pytest.fixture(scope="module")
 def sensed() -> Transformer:
-    """A head that remembers the word before: contexts that end alike leave a word the same."""
+    """A head that remembers the word before, so contexts with the same end give the same stream."""
     senses = experiment_data("word-sense")["prompts"][1]["senses"]
     texts = [f"{frame} {word}" for frames in senses.values() for frame in frames for word in ("ring", "bell")]
     words = words_of([*texts, *experiment_data("companions")["frames"], "girl boy box"])
@@ -118,7 +118,7 @@ def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed)
     frames = ["Tim saw the", "Tim saw the", "Tim wanted to", "Tim wanted to"]
     between, within = swaps.distances(sensed, "ring", frames, ["noun", "noun", "verb", "verb"])
     assert within == pytest.approx(np.zeros_like(within), abs=1e-9)
-    # token, position and previous token, each of length 1: two of three are shared
+    # token, position and previous token, each of length 1, of which two are shared
     assert between[1] == pytest.approx(np.full(4, 1 / 3), abs=1e-6)
     assert between[0] == pytest.approx(np.zeros(4), abs=1e-9)
 
@@ -137,7 +137,7 @@ def test_companions_differ_by_their_token_alone(sensed):
     found = swaps.measure_companions(sensed)
     table = found.table.set_index("layer")
     assert set(table["far"]) == {"box"}
-    # of the 2 (embedded) and 3 (after the head) parts of length 1 all but the token are shared
+    # of 2 (embedded) and 3 (after the head) parts of length 1, all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
         assert table.loc[layer, "near_cosine"] == pytest.approx(cosine, abs=1e-6)
         assert table.loc[layer, "gap"] == pytest.approx(0.0, abs=1e-9)
@@ -152,7 +152,7 @@ def test_distance_of_planted_heads_and_both_ways_in_an_encoder():
     measured = model_parts.measure_distance(model, texts)
     found = measured.table.set_index(["layer", "head"])["distance"]
     assert found[0, 0] == pytest.approx(0.0, abs=1e-4)
-    assert found[0, 1] < 1.2  # the first words, which have none before them, look elsewhere
+    assert found[0, 1] < 1.2  # first words have none before them and look elsewhere
     assert found[1, 0] > 2.5
     assert found[0, model_parts.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
     contrast, low, high = measured.contrast.values()
@@ -162,7 +162,7 @@ def test_distance_of_planted_heads_and_both_ways_in_an_encoder():
     found = model_parts.measure_distance(model, texts)
     back, forth = found.table.set_index("head")["distance"].loc[[0, 1]]
     assert back == pytest.approx(forth, rel=0.05)
-    assert 1.9 < back < 3  # the two words that have none there look elsewhere
+    assert 1.9 < back < 3  # the two words without one there look elsewhere
     assert model_parts.distance_sentence(found).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
         swaps.measure_word_sense(model)
@@ -191,7 +191,7 @@ def test_the_exponent_of_a_square_is_2_and_too_few_lengths_tell_none():
 
 @pytest.fixture(scope="module")
 def found() -> dict[str, Outcome]:
-    """Every experiment on the default model; of those that patch, a third of the prompts."""
+    """Every experiment on the default model, with a third of the prompts if it patches."""
     model = load("default")
     with pytest.MonkeyPatch.context() as patching:
         swaps_of = swaps.swaps_of
@@ -217,7 +217,7 @@ def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_descri
     for text in (sentence, seen):
         assert text.endswith(".")
         assert not re.search("\n|nan", text)
-    assert seen not in sentence  # nor is the paragraph above the figure told again
+    assert seen not in sentence  # it does not repeat the paragraph above the figure
     assert sentence not in seen
     if column := {"knight": "share", "adjectives": "gain"}.get(name):
         assert rounded(table[column].max()) in seen

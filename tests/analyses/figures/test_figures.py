@@ -1,4 +1,4 @@
-"""Figures draw what their table says, ask a question, and compute nothing."""
+"""Figures draw what their tables say, ask a question, and compute nothing."""
 
 from itertools import pairwise, product
 
@@ -18,7 +18,7 @@ LAYERS, HEADS = 3, 5
 
 
 def heads_table(*measures: str, documents: int = 20) -> pd.DataFrame:
-    """One gain a cell, told apart by layer and head; L2.H4 gains most, L0.H0 is undefined."""
+    """One gain per cell, different for each layer and head; L2.H4 gains most, L0.H0 is undefined."""
     gains = np.append(np.nan, 0.02 * np.arange(1, LAYERS * HEADS) - 0.1).reshape(LAYERS, HEADS)
     rows = [
         heads_row(*head, "position", measure, 0.1 + gain, 0.1, sink=sink, documents=documents, ci_low=gain - 0.03)
@@ -30,20 +30,20 @@ def heads_table(*measures: str, documents: int = 20) -> pd.DataFrame:
 
 
 def effects_table() -> pd.DataFrame:
-    """L1.H2 carries .9 of the answer where it is restored and .1 where it is removed; all others nothing."""
+    """L1.H2 carries .9 of the answer when restored and .1 when removed; all others nothing."""
     cells = product((("denoise", 0.9), ("noise", 0.1)), np.ndindex(LAYERS, HEADS))
     effects = [(*head, "repeat", way, size * (head == (1, 2))) for (way, size), head in cells]
     return pd.DataFrame([effect_row(*cell, cell[-1] - 0.01) for cell in effects])
 
 
 def meshes(figure: Figure) -> list[QuadMesh]:
-    """The heat maps of a figure, its colour bars aside."""
+    """A figure's heat maps, without colour bars."""
     drawn = [each for ax in figure.axes for each in ax.collections if isinstance(each, QuadMesh)]
     return [mesh for mesh in drawn if mesh.axes is not None and mesh.axes.get_label() != "<colorbar>"]
 
 
 def three() -> Figure:
-    """Five tokens become three: the encoder's, the decoder's and cross-attention's patterns, told apart by a number."""
+    """Five tokens become three: patterns of encoder, decoder and cross-attention, each with its own number."""
     shapes = {"encoder L0.H1": (5, 5), "decoder L1.H0": (3, 3), "cross-attention L0.H2": (3, 5)}
     patterns = {name: np.full(shape, 0.1 * at) for at, (name, shape) in enumerate(shapes.items(), 1)}
     aligned = [("year", (0, 2), (3, 5)), ("day", (2, 3), (0, 1))]
@@ -72,7 +72,7 @@ def dots(figure: Figure) -> set[tuple[int, ...]]:
 
 @pytest.mark.parametrize("documents", [20, 4])
 def test_dots_and_sentences_follow_one_rule(documents):
-    """On four documents nothing is a finding; nor is a dot drawn, or told to one who cannot see it."""
+    """On four documents nothing is a finding, so no dot is drawn, or mentioned in the text alternative."""
     table = heads_table("induction", documents=documents)
     findings = notable(table)
     assert dots(figures.head_grid(table, "induction")) == set(zip(findings["head"], findings["layer"], strict=True))
@@ -130,7 +130,7 @@ def test_three_attentions_are_drawn_with_their_tokens():
         assert [label.get_text() for label in (*ax.get_yticklabels(), *ax.get_xticklabels())] == [*rows, *columns]
         assert ax.get_title() == title
     boxes = [[each.get_bbox().extents.tolist() for each in ax.patches] for ax in maps]
-    assert boxes == [[], [[3, 0, 5, 2], [0, 2, 1, 3]], []]  # what belongs together
+    assert boxes == [[], [[3, 0, 5, 2], [0, 2, 1, 3]], []]  # parts that belong together
 
 
 def test_words_above_and_below_panels_are_broken_where_a_column_is_narrow():

@@ -1,4 +1,4 @@
-"""`interp figures` draws a finished run again from its tables alone, and says in a line what it cannot draw."""
+"""`interp figures` redraws a finished run from its tables alone, and says in one line what it cannot draw."""
 
 import json
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_every_figure_that_tables_are_enough_for_comes_back_under_its_own_name(p
     assert code == 0
     made = {Path(name).stem for name in json.loads((position / "run.json").read_text())["files"] if "figures/" in name}
     again = {Path(name).stem for name in drawn(tmp_path / "paper")}
-    assert again == made | {"position-gains"}  # what the page has in a table
+    assert again == made | {"position-gains"}  # the page has it as a table
     assert f"wrote {len(again)} figures to {tmp_path / 'paper'}" in said
 
 
@@ -55,7 +55,7 @@ def test_a_file_is_as_wide_as_asked_with_true_type_no_title_and_its_caption_besi
 
 
 def mixed_run(folder: Path, change: Callable[[pd.DataFrame], pd.DataFrame] = pd.DataFrame) -> runs.RunFolder:
-    """A run with tables of training and of a comparison, a head each; `change` is made to every table."""
+    """A run with tables of training and of a comparison, one head each; `change` is applied to every table."""
     where = at(1, 2)
     measured = {**where, "model": "small", "measure": "induction", "gain": 0.1}
     bounds = dict.fromkeys(("ci_low", "ci_high", "difference", "difference_low", "difference_high"), 0.0)
@@ -135,7 +135,7 @@ def test_where_a_figure_cannot_be_drawn_or_written_none_is_and_what_was_there_st
     assert (paper / "position-heads.pdf").read_text() == "of yesterday"
     with pytest.raises(InputError, match=r"position-heads\.pdf is there, and interp did not write it"):
         paper_figures.write(run, paper, ["position-heads"])
-    for force in (True, False):  # the second time it is ours
+    for force in (True, False):  # the second time, the file is ours
         paper_figures.write(run, paper, ["position-heads"], force=force)
     assert (paper / "position-heads.pdf").read_bytes().startswith(b"%PDF")
 
@@ -158,7 +158,7 @@ def test_a_figure_that_no_page_holds_is_left_out(position, tmp_path, monkeypatch
 
 
 def passage(n_heads: int, n_tokens: int = 6) -> Passage:
-    """Random patterns of one layer that sees what came before, and of as many cross-attention heads over three keys."""
+    """Random patterns of one causal layer, and of as many cross-attention heads over three keys."""
     tokens, random = tuple(f" t{each}" for each in range(n_tokens)), np.random.default_rng(0)
     weights = random.integers(0, 255, (1, n_heads, n_tokens, n_tokens), dtype=np.uint8)
     crossed = Attention(Heads("decoder", 1, n_heads, "cross", causal=False), tokens, tuple("abc"), weights[..., :3])
@@ -169,7 +169,7 @@ def test_a_run_keeps_patterns_from_which_one_head_its_lines_and_all_heads_are_dr
     looked = passage(2)
     rows = Viewer((looked,), {("decoder", "self", 0, 1): Called("induction", "position")}).kept
     assert (rows[0][3:6], len(rows)) == ((0, 1, "position"), 4)
-    for row in rows:  # to the last share
+    for row in rows:  # every share
         attention = looked.attentions[row.attention == "cross"]
         np.testing.assert_array_equal(row.pattern * 255, attention.weights[row.layer, row.head])
         assert row.tokens == ([*attention.queries], [*attention.keys])

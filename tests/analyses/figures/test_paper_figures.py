@@ -1,4 +1,4 @@
-"""Figures have the size that a page asks for, bring their caption, and draw into somebody's axes and nowhere else."""
+"""Figures have the requested size, bring their captions, and draw only into the given axes."""
 
 import re
 from io import BytesIO
@@ -19,7 +19,7 @@ from interp import Transformer, patching, run, sweep
 from interp.attribution import direct_logit_attribution, logit_lens
 from tests.analyses.headlines.hand_made_tables import heads_row
 
-pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # of a model of random weights
+pytestmark = pytest.mark.filterwarnings("ignore:no shares")  # random weights have none
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def table() -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def drawing(model) -> dict:
-    """A way to draw each result, by name."""
+    """How to draw each result, by name."""
     ids, mean = tiny.token_ids(3, 5), {"kind": "mean"}
     how = model, tiny.ragged_pairs(), patching.logit_difference()
     found, lens = sweep(*how), logit_lens(model, ids)
@@ -76,8 +76,8 @@ def test_every_result_draws_itself_at_any_width_with_a_caption(drawing, width):
         assert len(figure.caption) > 40, name
         figure.draw_without_rendering()
         inked = figure.get_tightbbox()
-        assert min(inked.x0, inked.y0) > -0.02, name  # nothing is cut
-        assert inked.x1 < width + 0.03, name  # of matplotlib 3.10.0 a label stands out by .024
+        assert min(inked.x0, inked.y0) > -0.02, name  # nothing is cut off
+        assert inked.x1 < width + 0.03, name  # in matplotlib 3.10.0, a label overhangs by .024
         assert inked.y1 < figure.get_figheight() + 0.02, name
 
 
@@ -86,7 +86,7 @@ def test_every_result_draws_into_somebodys_axes_and_makes_no_other_figure(drawin
         mine = Figure(figsize=(4, 3))
         axes = mine.subplots(1, 2)
         with monkeypatch.context() as made:
-            made.setattr(style.Drawn, "__init__", None)  # no figure can be made
+            made.setattr(style.Drawn, "__init__", None)  # making a figure would fail
             assert draw(ax=axes[0]) is mine, name
         assert axes[0].has_data() or axes[0].collections, name
         assert not axes[1].has_data(), name
@@ -159,12 +159,12 @@ def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch
         pdf, *pictures = written = [BytesIO() for _ in range(3)]
         for file, how in zip(written, ({"format": "pdf"}, {}, {"dpi": 50}), strict=True):
             figure.savefig(file, **{"format": "png", **how})
-        assert b"/FontFile2" in pdf.getvalue()  # the key of a TrueType font; type 3 fonts have none
+        assert b"/FontFile2" in pdf.getvalue()  # a key of TrueType fonts, which type 3 fonts lack
         assert b"/Subtype /Type3" not in pdf.getvalue()
         (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", pdf.getvalue())
         assert float(width) == pytest.approx(3.3 * 72, abs=0.1)
         assert [int.from_bytes(png.getvalue()[16:20], "big") for png in pictures] == [990, 165]
-        shown, size = figure._repr_png_()  # what a notebook calls
+        shown, size = figure._repr_png_()  # a notebook calls this
         assert (shown[:4], size["width"]) == (b"\x89PNG", 316)
 
 

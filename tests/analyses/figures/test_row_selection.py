@@ -1,4 +1,4 @@
-"""Each figure draws each row of its table once, by what the row says and not by its place; else one line says why."""
+"""Each figure draws each row of its table once, by its content and not its place, or one line says why not."""
 
 from collections.abc import Callable, Mapping
 from itertools import product
@@ -21,13 +21,13 @@ WHERE = {"stack": "decoder", "attention": "self"}
 
 
 def cross(**columns: Any) -> pd.DataFrame:
-    """A row for each combination of the values in lists, in order; other columns have one value."""
+    """A row for each combination of listed values, in order; other columns have one value."""
     lists = {name: values for name, values in columns.items() if isinstance(values, list)}
     return pd.DataFrame([columns | dict(zip(lists, each, strict=True)) for each in product(*lists.values())])
 
 
 def rising(table: pd.DataFrame, *columns: str) -> pd.DataFrame:
-    """With values from 0.1 to 0.8 that tell all rows apart."""
+    """The table with values from 0.1 to 0.8, different in all rows."""
     return table.assign(**{column: np.linspace(0.1, 0.8, len(table)) for column in columns})
 
 
@@ -38,7 +38,7 @@ GAINS = rising(
     .assign(behaviour="position", corpus="text", unit="share", together="", readings="kept", documents=20, fewest=5)
     .assign(reference=np.nan, reference_gain=np.nan, reference_low=np.nan, reference_q=np.nan),
     "value",
-).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half of them have a dot
+).assign(gain=lambda rows: rows["value"] - 0.4, ci_low=lambda rows: rows["value"] - 0.5)  # half have a dot
 CELLS = cross(site="z", **HEADS, direction=["denoise", "noise"], metric=["loss", "rank"]).assign(**INTERVAL)
 CELLS = rising(CELLS, "effect").assign(share=np.nan, share_low=np.nan, share_high=np.nan)
 LENS = cross(layer=[0, 1], prompt=[0, 1], position=[3, 4], rank=[1, 2], token="a", id=5, read="b")
@@ -59,13 +59,13 @@ BARS = pd.DataFrame([[0.1, 0.2], [0.3, 0.4]])
 
 
 class Case(NamedTuple):
-    """A figure of a table, with arguments that are right, and wrong ones by name."""
+    """A figure of a table, with right arguments, and wrong ones by name."""
 
     draw: Callable[..., Figure]
     table: pd.DataFrame
     arguments: Mapping[str, Any] = {}
     wrong: Mapping[str, Any] = {}
-    sources: str = "model"  # the column of which one figure has one value
+    sources: str = "model"  # the column with one value per figure
 
 
 EFFECTS = rising(
@@ -92,7 +92,7 @@ CASES = {
     "forming": FORMING._replace(wrong={**FORMING.wrong, "boundaries": {"c": [1]}}),
 }
 THREE = dict.fromkeys("abc", PATTERN)
-UNTABLED: dict[str, list[dict[str, Any]]] = {  # what no table holds: as it is drawn, and where it is wrong
+UNTABLED: dict[str, list[dict[str, Any]]] = {  # figures without a table: right arguments, then wrong ones
     "explained_bars": [
         {"parts": shares}
         for shares in ({"a": BARS}, {}, dict.fromkeys("abcdefg", BARS), {"a": BARS, "b": BARS[:1]}, {"a": BARS[:0]})
@@ -120,7 +120,7 @@ UNTABLED: dict[str, list[dict[str, Any]]] = {  # what no table holds: as it is d
 
 
 def said(draw: Callable[[], Any]) -> str:
-    """The line with which a figure is refused."""
+    """The line of a figure's refusal."""
     with pytest.raises(InputError) as error:
         draw()
     assert "\n" not in str(error.value)
@@ -128,7 +128,7 @@ def said(draw: Callable[[], Any]) -> str:
 
 
 def marks(figure: Figure) -> list[Any]:
-    """All that a figure shows, panel by panel."""
+    """Everything that a figure shows, panel by panel."""
     seen: list[Any] = []
     for ax in figure.axes:
         points = [each.get_offsets() for each in ax.collections if isinstance(each, PathCollection)]
@@ -142,7 +142,7 @@ def marks(figure: Figure) -> list[Any]:
 
 @pytest.fixture(autouse=True)
 def unchecked():
-    """What a user calls: no test's checks of types come before our own."""
+    """Check no types, as for users, so that our own checks run."""
     jaxtyping.config.update("jaxtyping_disable", True)
 
 
@@ -170,7 +170,7 @@ def test_several_models_or_runs_are_refused_and_it_is_said_what_they_are(name):
     for column in {source, "seed"}:
         joined = pd.concat([table.assign(**{column: value}) for value in ("mine", "yours")])
         assert "mine, yours" in said(lambda joined=joined: draw(joined, **arguments))
-    twice = pd.concat([table, table.assign(corpus="other")])  # where no column is known to tell them apart
+    twice = pd.concat([table, table.assign(corpus="other")])  # no known column tells them apart
     assert "expected one row of" in said(lambda: draw(twice, **arguments))
 
 
@@ -208,7 +208,7 @@ def test_patterns_and_shares_that_do_not_fit_are_one_line(name):
 
 
 def test_models_have_panels_of_their_own_where_they_are_asked_for():
-    joined = pd.concat([GAINS.assign(model="mine"), GAINS.assign(model="yours", gain=0.5)])  # labels come twice
+    joined = pd.concat([GAINS.assign(model="mine"), GAINS.assign(model="yours", gain=0.5)])  # labels occur twice
     figure = figures.head_grid(joined, by="model", quantity="gain")
     titles = ["distance\nmine", "distance\nyours", "induction\nmine", "induction\nyours"]
     assert [ax.get_title() for ax in figure.axes[:4]] == titles

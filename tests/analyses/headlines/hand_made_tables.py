@@ -1,4 +1,4 @@
-"""Tables of a report made by hand, small enough to say on paper what follows from them."""
+"""Hand-made tables of a report, small enough to derive results on paper."""
 
 from pathlib import Path
 
@@ -80,7 +80,7 @@ EXAMPLES = [
 
 
 def hand_made() -> dict[str, pd.DataFrame]:
-    """A head that copies, one of syntax that also looks near, one that is needed alone, and a quiet one."""
+    """A head that copies, one of syntax that also looks nearby, one with effects only, and an idle one."""
     position, syntax = "position", "part-of-speech"
     heads = [
         heads_row(0, 0, position, "induction", 0.02, 0.02),
@@ -103,7 +103,7 @@ def hand_made() -> dict[str, pd.DataFrame]:
         effect_row(1, 0, "repeat", "denoise", 0.16, 0.11),
         effect_row(0, 1, "agreement", "noise", 0.35, 0.25),
         effect_row(0, 1, "agreement", "denoise", 0.3, 0.2),
-        effect_row(1, 1, "agreement", "denoise", 0.3, 0.2),  # enough, but not needed
+        effect_row(1, 1, "agreement", "denoise", 0.3, 0.2),  # sufficient, but not necessary
     ]
     about = {"behaviour": syntax, "task": "agreement"}
     pair = {"pair": 7, "half": "reports", "clean": "The <b>dog</b>", "corrupted": "The <b>dogs</b>"}

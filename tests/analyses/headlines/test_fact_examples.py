@@ -1,4 +1,4 @@
-"""Heads are shown at words that their labels are about: on planted heads it follows from paper which these are."""
+"""Heads are shown at words that their labels are about; for planted heads, these are known on paper."""
 
 from dataclasses import replace
 
@@ -22,7 +22,7 @@ WORDS = [*TAGS]
 
 
 def text(sentence: str, document: str = "d", mentions: tuple[Mention, ...] = ()) -> AnnotatedText:
-    """Objects are the last words but one; the verb is their head."""
+    """A text whose object is the last word but one, with the verb as its head."""
     plain = AnnotatedText.plain(sentence, document)
     words = plain.words
     verb, thing = words.index(next(word for word in words if TAGS[word] == "VERB")), len(words) - 2
@@ -58,11 +58,11 @@ OBJECT = "relation:obj:dependent->head"
 @pytest.mark.parametrize(
     ("measure", "label", "words"),
     [
-        ("tag:VERB->PROPN", "", {1: {0}, 7: {0, 6}}),  # of two tags the words of the first that see one of the second
+        ("tag:VERB->PROPN", "", {1: {0}, 7: {0, 6}}),  # for two tags, words of the first that see one of the second
         ("tag:NOUN->VERB", "", {4: {1}, 9: {1, 7}}),
-        (OBJECT, "", {9: {1}}),  # of a relation the words that stand in it
+        (OBJECT, "", {9: {1}}),  # for a relation, the words in it
         ("relation:obj:head->dependent", "", {}),  # not visible
-        (OBJECT, "rule:last VERB", {9: {7}}),  # of a rule the word that it takes from the words of the measure
+        (OBJECT, "rule:last VERB", {9: {7}}),  # for a rule, its choice from the measure's query words
         (OBJECT, "rule:offset -2", {9: {7}}),
         ("tag:VERB->NOUN", "rule:any->NOUN", {**{at: {4} for at in range(5, 10)}, 10: {4, 9}}),  # all that see one
         ("duplicate-token", "", {7: {1}, 8: {2}}),
@@ -70,7 +70,7 @@ OBJECT = "relation:obj:dependent->head"
     ],
 )
 def test_which_words_a_label_is_about(measure, label, words):
-    """Tim(0) saw(1) the(2) big(3) dog(4) and(5) Sue(6) saw(7) the(8) cat(9) .(10); earlier words alone are seen."""
+    """Tim(0) saw(1) the(2) big(3) dog(4) and(5) Sue(6) saw(7) the(8) cat(9) .(10); only earlier words are visible."""
     assert asked_by(measure, label) == words
 
 
@@ -106,7 +106,7 @@ def test_a_head_that_rests_on_a_token_before_the_words_is_shown_with_that_token(
 
 
 def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_failures():
-    """From a verb one back stands the name: always right. From a noun stands an adjective or article: never."""
+    """One back from a verb is the name: always right. One back from a noun is an adjective or article: never."""
     layers = [[planted.offset(-1), planted.offset(-1), planted.uniform, planted.uniform]]
     model = Planted(WORDS, layers, n_ctx=40, start="<s>").build()
     by_head = [[fact("tag:VERB->PROPN")], [fact("tag:NOUN->VERB")], []]
@@ -114,7 +114,7 @@ def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_fail
     found[Place("decoder", "self", 0, 3)] = by_head[1]
     shown = fact_examples(model, dict.fromkeys(OURS, TEXTS), found, OURS)
     best, drawn = of_head(shown, 0, "best"), of_head(shown, 0, "random")
-    assert len(best) == 3  # one of each passage
+    assert len(best) == 3  # one from each passage
     assert len(drawn) == 5
     for row in pd.concat([best, drawn]).to_dict("records"):
         words = row["sentence"].split(" ")
@@ -124,5 +124,5 @@ def test_a_head_is_shown_at_words_of_its_label_and_those_at_random_tell_its_fail
     assert not of_head(shown, 1, "random")["right"].any()
     assert (of_head(shown, 1, "random")["fact"] == "tag:NOUN->VERB").all()
     same = [of_head(shown, head, "random")[["sentence", "asks"]].to_numpy().tolist() for head in (1, 3)]
-    assert same[0] == same[1]  # heads of one label
-    assert shown.loc[shown["head"] == 2].empty  # nothing is said of it
+    assert same[0] == same[1]  # heads with the same label
+    assert shown.loc[shown["head"] == 2].empty  # no fact mentions it

@@ -1,4 +1,4 @@
-"""Facts from tables made by hand: what they rest on, which comes first, their sentences and names."""
+"""Facts from hand-made tables: what do they rest on, which comes first, how are they worded and named?"""
 
 import json
 import re
@@ -43,11 +43,11 @@ def test_what_is_needed_comes_first_then_what_simpler_descriptions_leave_over(ta
     assert told(tables, 0, 1) == [("was/were", "needed")]
     assert told(tables, 0, 0) == []
     attends = [(short, "looks there") for short in ("object to its verb", "noun to verb", "nearby")]
-    assert told(tables, 1, 1) == attends  # and what it is enough for, but not needed, is no fact
+    assert told(tables, 1, 1) == attends  # being sufficient without being necessary is no fact
     assert told({name: tables[name] for name in ("heads", "effects", "tasks")}, 1, 1) == attends  # without labels
     order = [place.named(prefix=False) for place in strongest(facts(tables, OURS))]
     assert order == ["L0.H1", "L1.H0", "L1.H1"]
-    # an effect that is not established keeps its q beside that of attention
+    # an unestablished effect keeps its q, beside attention's
     several = facts(tables, OURS)[Place("decoder", "self", 1, 1)]
     (fact,) = [fact for fact in several if fact.label.kind == "relation"]
     assert (fact.q, fact.q_effect) == (0.001, 0.4)
@@ -64,7 +64,7 @@ def test_every_row_of_every_fact_is_the_one_row_of_its_table_with_its_key(tables
 
 
 def test_strength_beats_finer_names(tables):
-    """A head is not called by a weak finer label before a strong coarser one."""
+    """A strong coarse label names a head before a weak finer one."""
     of_relation = tables["labels"]["label"].str.startswith("relation")
     tables["labels"].loc[of_relation, ["gain", "gain_low", "gain_high"]] = 0.07, 0.06, 0.08
     assert [short for short, _ in told(tables, 1, 1)] == ["noun to verb", "object to its verb", "nearby"]
@@ -107,7 +107,7 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
 
 
 def quiet(tables, **more) -> str:
-    """The sentence of syntax where no head shows it."""
+    """The sentence about syntax if no head shows it."""
     rest = {**tables, "labels": tables["labels"].iloc[:1], "effects": tables["effects"].iloc[:2], **more}
     assert said(rest)[1].verdict == "none"
     return said(rest)[1].text
@@ -124,7 +124,7 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
         (float("nan"), "the cases in which this errs are too few to tell"),
     ):
         assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
-    few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few of a relation
+    few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few items of a relation
     assert quiet(tables, rules=few) == closest.format(" of the 5% of cases that it sees")
     assert "in 70% of the 5% of cases that it sees; taking" in said({**tables, "rules": few})[1].first
 

@@ -1,4 +1,4 @@
-"""The first screen: atlas, cards and sentences as a page shows them, of tables made by hand and of a planted model."""
+"""The first screen: atlas, cards and sentences on a page, from hand-made tables and from a planted model."""
 
 import random
 from dataclasses import replace
@@ -46,9 +46,9 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
     }
     assert [*stands][:2] == ["L1.H0", "L1.H1"]
     assert all(cell["href"] == f"#{cell['data-head']}" for cell in cells(page))
-    assert ("a", {"class": "head", "href": "#L0.H1"}) in page.tags  # as in the sentence under the headline
+    assert ("a", {"class": "head", "href": "#L0.H1"}) in page.tags  # like the sentence under the headline
     cards = [attrs["id"] for tag, attrs in page.tags if tag == "article" and attrs.get("class") == "card"]
-    assert cards == ["L0.H1", "L1.H0", "L1.H1", "L0.H0"]  # the strongest first
+    assert cards == ["L0.H1", "L1.H0", "L1.H1", "L0.H0"]  # strongest first
 
 
 def test_atlas_and_cards_say_what_the_tables_have(page):
@@ -96,7 +96,7 @@ def test_an_example_that_shows_what_was_not_claimed_is_said_to_be_wrong(page):
 
 
 def test_what_had_to_be_beaten_stands_on_the_axis_of_the_head():
-    """Of an object to its verb: 70% (65% to 75%), and the rule's 60%, of the way from none to all."""
+    """From objects to their verbs: the head's 70% (65% to 75%) and the rule's 60%, on an axis from 0 to 1."""
     fact, *_ = card_of(hand_made(), "L1.H1").facts
     assert fact.axis is not None
     points = {point.kind: (point.at, point.low, point.high) for point in fact.axis.points}
@@ -165,7 +165,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     assert line == "L1.H0 looks at what followed this token before (induction), and the model needs it"
     assert run.facts["sentences"] == {"position": first.sentences[0].text}
     assert all(text in page_of(tmp_path / "out").text for text in (line, first.sentences[0].first))
-    assert all(fact.look for card in first.cards for fact in card.facts)  # no fact without an example
+    assert all(fact.look for card in first.cards for fact in card.facts)  # every fact has an example
     said = {card.id: (card.facts[0].why, card.facts[0].read_by) for card in first.cards if card.facts}
     assert "what L0.H0, which looks at the token before, wrote into them: without that part" in said["L1.H0"][0]
     assert said["L0.H0"][1] == "Read by L1.H0’s keys (−100% of the logit difference when cut)."
