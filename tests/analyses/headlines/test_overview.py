@@ -141,8 +141,8 @@ WORDS = [f"w{first}{second}" for first in "abcdefgh" for second in "jklmn"]
 
 @pytest.mark.slow
 def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_the_page_and_in_the_record(tmp_path):
-    """A previous-token head that an induction head needs, an offset head that nothing reads, two uniform heads, and one
-    that rests on the first token."""
+    """A previous-token head that an induction head needs, an unread offset head, two uniform heads, and one that rests
+    on the first token."""
     segments = (" ".join(random.Random(number).sample(WORDS, 9)) for number in range(24))
     plain = [AnnotatedText.plain(f"{each} {each} {each}", f"document {at}") for at, each in enumerate(segments)]
     texts = [replace(text, sentence_starts=(0, 9, 18)) for text in plain]

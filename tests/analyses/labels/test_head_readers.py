@@ -1,4 +1,4 @@
-"""Who reads a head: planted truth, plain path patching, and what is said of it."""
+"""Who reads a head? Planted truth, plain path patching, and sentences."""
 
 import pytest
 import tiny

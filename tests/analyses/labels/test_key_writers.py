@@ -1,4 +1,4 @@
-"""Who wrote what a head finds: planted truth, plain runs, and what is said of it."""
+"""Who wrote what a head finds? Planted truth, plain runs, and sentences."""
 
 import numpy as np
 import pandas as pd
@@ -169,7 +169,7 @@ def test_what_has_no_keys_or_no_sum_is_refused():
 def test_shares_are_given_where_parts_are_of_one_sign_and_others_are_ranked(low, shares):
     families = {"family": ("a",)}
     question = key_writers.Question(1, 0, "measure", ("a", "b"), families, [[("b",), ("c",), ("d",)]])
-    sums = np.zeros((128, 8))  # rows, two writers, and what is left: of all, without a, without others
+    sums = np.zeros((128, 8))  # rows, two writers, and the attention left: with all, without a, without others
     sums[:10] = [2, 2 * 9, 2 * low, 2 * 0.8, 2 * 0.3, 2 * 0.7, 2 * 0.2, 2 * 0.6]
     table = key_writers._table(question, sums, seed=0)
     assert table["share"].tolist() == pytest.approx(shares, nan_ok=True)
@@ -181,7 +181,7 @@ def test_shares_are_given_where_parts_are_of_one_sign_and_others_are_ranked(low,
 
 
 def test_the_family_is_chosen_that_leaves_less_than_as_many_other_heads():
-    """Two heads leave least, but so do as many others; the token leaves much less than another head."""
+    """Without two heads, as little is left as without two others; without the token, much less than without a head."""
     heads = tuple(f"decoder.0.head.{head}" for head in range(4))
     families = {"two": heads[:2], "embed.token": ("embed.token",)}
     question = key_writers.Question(1, 0, "measure", ("embed.token", *heads), families, [[heads[2:]], [heads[:1]]])
@@ -194,7 +194,7 @@ def test_the_family_is_chosen_that_leaves_less_than_as_many_other_heads():
 
 
 def test_what_writes_nearly_all_of_the_keys_explains_only_what_as_much_from_others_would_not_take():
-    """Two writers move the scores alike, one a tenth as much: without either at its tenfold, as little is left."""
+    """Two writers move the scores alike, one a tenth as much: without either, once scaled, as little is left."""
     scores = torch.tensor([[4.0, 0.0, 0.0, 0.0]])
     claimed = torch.tensor([[True, False, False, False]])
     values = torch.stack([0.9 * scores, 0.1 * scores, torch.tensor([[0.0, 0.1, 0.0, 0.0]])])

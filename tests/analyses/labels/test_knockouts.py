@@ -1,4 +1,4 @@
-"""The effect of a label on its own items: which rows and keys it claims, and planted heads that are needed for them."""
+"""A label's effect on its own items: which rows and keys does it claim, and which planted heads do they need?"""
 
 import random
 from collections import Counter
@@ -29,7 +29,7 @@ def annotated(document: str = "one") -> AnnotatedText:
 
 
 def repeating(count: int, length: int = 7) -> list[AnnotatedText]:
-    """Segments that come three times."""
+    """Texts of segments that occur three times."""
     drawn = [random.Random(number).sample(SEGMENT, length) for number in range(count)]
     return [AnnotatedText((*each,) * 3, (True,) * 3 * length, f"document {n}") for n, each in enumerate(drawn)]
 
@@ -44,7 +44,7 @@ def window() -> Window:
     tokenizer = Planted([*{*WORDS}], [[planted.uniform]], n_ctx=16, start="<s>").build().tokenizer
     assert tokenizer is not None
     (only,) = windows(annotated(), tokenizer, 16, Counter())
-    return only  # column 0 is the start token, word w stands at column w + 1
+    return only  # column 0 is the start token, word w is column w + 1
 
 
 def controlled(window: Window, looks: Claims, seed: int = 0, **options: bool) -> tuple[Keys, Keys]:
@@ -53,7 +53,7 @@ def controlled(window: Window, looks: Claims, seed: int = 0, **options: bool) ->
 
 
 def looks_of(behaviour: str, window: Window, *, causal: bool = True) -> dict[str, Claims]:
-    """What the measures of a behaviour claim and hide."""
+    """What a behaviour's measures claim and hide."""
     asked = OURS[behaviour].measurable(causal=causal)
     return {each.name: each.keys_of(window) for each in asked if each.points and each.hidden and not each.corpus}
 
@@ -69,7 +69,7 @@ class TestClaims:
             ("position", True, "duplicate-token", {7: {3}, 8: {5}}),  # the second "the" and "ball"
             ("position", False, "next-token", {row: {row + 1} for row in range(1, 11)}),
             ("position", False, "offset:3", {row: {row + 3} for row in range(1, 9)}),
-            ("position", False, "duplicate-token", {7: {3}, 8: {5}}),  # earlier copies, as the measure has it
+            ("position", False, "duplicate-token", {7: {3}, 8: {5}}),  # earlier copies, by the measure's definition
             ("part-of-speech", True, "tag:NOUN->ADJ", {5: {4}, 8: {4}}),
             ("part-of-speech", True, "relation:nsubj:head->dependent", {2: {1}, 9: {8}}),
             ("part-of-speech", True, "relation:nsubj:dependent->head", {1: {2}, 8: {9}}),
@@ -91,14 +91,14 @@ class TestClaims:
             assert [*claim] == [*others] == [9, 10]
             assert {row: len(keys) for row, keys in others.items()} == {9: 1, 10: 2}
             assert not any({*claim[row]} & {*others[row]} for row in claim)
-            assert {(10 - key).bit_length() for key in others[10]} <= {3, 4}  # as 10 - 5 and 10 - 1
+            assert {(10 - key).bit_length() for key in others[10]} <= {3, 4}  # like 10 - 5 and 10 - 1
             assert 0 not in others[10]  # never the start token
 
     @pytest.mark.parametrize(
         ("looks", "options", "keys"),
         [
-            ({6: {4}}, {"causal": False}, {3, 8, 9}),  # of an encoder on either side, 2 and 3 away, as 4 is
-            ({8: {7}}, {"at_distance": False}, {1, 2, 3, 4, 5, 6, 8}),  # of a position anywhere
+            ({6: {4}}, {"causal": False}, {3, 8, 9}),  # in an encoder on either side, 2 and 3 away, like 4
+            ({8: {7}}, {"at_distance": False}, {1, 2, 3, 4, 5, 6, 8}),  # for positions, anywhere
         ],
     )
     def test_controls_are_drawn_from_these_keys(self, window, looks, options, keys):
@@ -115,8 +115,8 @@ class TestClaims:
             control = at_usual_distances(window, claim, usual, random.Random(seed), causal=True)
             drawn.update(control.items())
         assert {*drawn} == {(4, frozenset({3})), (4, frozenset({1})), (9, frozenset({8})), (9, frozenset({6, 4}))}
-        assert min(drawn.values()) > 60  # 4 - 5 is outside and left out
-        far = [frozenset({-7})]  # where none fits, a row keeps its own keys
+        assert min(drawn.values()) > 60  # 4 - 5 is outside the text and left out
+        far = [frozenset({-7})]  # if none fits, a row keeps its own keys
         assert at_usual_distances(window, {2: {1}}, far, random.Random(0), causal=True) == {2: {1}}
 
     def test_rows_with_nothing_to_read_or_no_other_key_are_left_out(self, window):
@@ -125,7 +125,7 @@ class TestClaims:
 
 
 def test_the_heads_that_a_copy_needs_are_found_and_no_other():
-    """A previous-token head and an induction head behind it; the text is one segment, again and again."""
+    """A previous-token head and an induction head after it; the text repeats one segment."""
     table = knockouts.measure(Planted(SEGMENT, COPYING, n_ctx=64, start="<s>").build(), repeating(12), texts=12).table
     rows = table.set_index(["measure", "layer", "head"])
     assert rows.loc[("previous-token", 0, 0), "effect"] > 1
@@ -135,11 +135,11 @@ def test_the_heads_that_a_copy_needs_are_found_and_no_other():
     assert {*table["readout"]} == {"next token"}
     assert [*table.columns] == knockouts.KNOCKOUT_COLUMNS
     assert {*table.select_dtypes(float)} <= {*pd.concat([knockouts.NOTHING, table]).select_dtypes(float)}
-    assert rows.loc[("first-token", 0, 0), "n"] == 12 * 20  # every token but the last, which none follows
+    assert rows.loc[("first-token", 0, 0), "n"] == 12 * 20  # every token but the last, which has no successor
 
 
 def test_heads_that_stand_in_for_each_other_are_missed_together():
-    """Two heads that do the same halve what is lost without one of them; hidden from both, all of it is lost."""
+    """Two heads that do the same halve the loss without one of them; hiding from both loses everything."""
     before = [planted.offset(-1, remember=True)] * 2
     model = Planted(SEGMENT, [[*before, planted.uniform], [planted.induction(10.0)] + [planted.uniform] * 2]).build()
     texts = repeating(12)
@@ -158,7 +158,7 @@ def test_heads_that_stand_in_for_each_other_are_missed_together():
 
 @pytest.mark.slow
 def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
-    """A previous-token head that induction needs, on words of which some, drawn by lot, depend on the next."""
+    """A previous-token head that induction needs, on words of which random ones depend on the next word."""
     texts = []
     for number in range(60):
         rng = random.Random(number)
@@ -171,14 +171,14 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     rows = table[(table["layer"] == 0) & (table["head"] == 0)].set_index("measure")
     amod = rows.loc["relation:amod:head->dependent"]
     assert amod["drop"] > 0.5
-    assert (amod["control_name"], amod["effect"]) == ("usual distances", 0)  # the usual distance is the only one: -1
+    assert (amod["control_name"], amod["effect"]) == ("usual distances", 0)  # the only usual distance is -1
     assert rows.loc["previous-token", "effect"] > 1
     assert rows.loc["previous-token", "control_name"] == "another distance"
 
 
 @pytest.mark.usefixtures("unchecked")
 def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
-    """Neither keys that are exchanged nor other measures draw other controls, nor does what shares a call."""
+    """Exchanged keys, other measures and work in the same call do not change the drawn controls."""
     model, texts = noisy(), [annotated(f"document {number}") for number in range(6)]
     same = ["measure", "layer", "head", "drop", "control", "n"]
 

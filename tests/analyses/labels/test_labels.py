@@ -40,7 +40,7 @@ def test_where_all_heads_have_a_label_no_others_stand_beside_them():
 
 @pytest.mark.usefixtures("unchecked")
 def test_evidence_says_who_attends_and_who_is_needed():
-    """Of heads that nothing reads attention alone, of uniform ones nothing; one stands beside its minimal pairs."""
+    """Unread heads have evidence of attention alone, uniform ones none; one is listed with its minimal pairs."""
     model = copying([planted.offset(-3), planted.uniform], [planted.uniform, planted.first_token])
     result = label(model, {"position": repeating_texts(40)}, documents=20).labels
     by_head = result.set_index("label").groupby(["layer", "head"])["evidence"]
@@ -82,7 +82,7 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
 
 
 def test_others_than_those_with_a_label_have_it_by_no_measure():
-    """Two heads have it by one measure and one by another: of four heads one is left."""
+    """Two heads have the label by one measure and one by another, so one head of four is left."""
     places = [("decoder", "self", 0, head) for head in range(4)]
     heads = pd.DataFrame(places, columns=HEAD)
     about = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
@@ -117,7 +117,7 @@ def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
 
 
 def test_a_head_that_rests_on_the_first_word_looks_at_no_kind_of_word():
-    """Without a start token the first word takes what rests there; texts that begin with a pronoun make it a lift."""
+    """Without a start token, the first word gets resting attention, which is a lift if texts begin with a pronoun."""
     texts = []
     for number in range(24):
         rng = random.Random(number)
@@ -154,14 +154,14 @@ def test_composed_heads_are_labelled_and_impostors_are_not(form):
         mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
         assert all(map(each.behaviour.is_called, mine)), each
         if each.behaviour.name == "noun-to-adjective":
-            # a rule is always right about these adjectives, so nothing tells it from the relation; elsewhere it rests
+            # a rule is always right about these adjectives, so the relation cannot differ; elsewhere the head rests
             assert {*mine} <= {"first-token"}
         else:
             assert each.behaviour.label is None or each.found(mine), each
 
 
 def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
-    """Candidates that pass every margin, each with its two p."""
+    """Candidates that pass every margin, each with two p."""
     rows = pd.DataFrame({"layer": range(len(p_attention)), "p_attention": p_attention, "p_effect": p_effect})
     same = {"stack": "decoder", "attention": "self", "head": 0, "behaviour": "b", "measure": "m", "label": "m"}
     same |= {"attends": True, "moves": True, "fit": True, "gain": 0.5, "gain_low": 0.4, "bar": 0.0, "effect": 0.5}
@@ -170,7 +170,7 @@ def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
 
 @pytest.mark.usefixtures("unchecked")
 def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
-    """Ten heads in a hundred attend and are needed; the others are neither, and each has two chances to seem so."""
+    """Ten heads in a hundred attend and are needed; the others do neither, but have two chances to seem so."""
     rng, wrong = np.random.default_rng(0), []
     for _ in range(300):
         p = rng.random((2, 100))
@@ -194,14 +194,14 @@ def test_q_of_a_label_is_the_least_rate_at_which_its_evidence_is_called():
 
 
 def held(**values: object) -> list[str]:
-    """The evidence of a head that the half which chooses shows by its effect, with some other values."""
+    """The evidence of a head that the choosing half shows by its effect, with some changed values."""
     row = {"attends": False, "bar": 0.03, "gain": 0.04, "gain_low": 0.035, "effect": 0.05, "effect_low": 0.02}
     tiny = np.array([1e-9])
     return judgement._true_rows(candidates(tiny, tiny).assign(**row | values))["evidence"].tolist()
 
 
 def test_what_a_head_needs_without_looking_there_is_no_label():
-    """It must look there by more than any head that has learnt nothing does, beyond its interval."""
+    """Its whole interval must be above the gain of any head that learnt nothing."""
     assert held() == ["effect"]
     assert held(gain_low=0.025) == []
     assert held(gain=0.2, gain_low=0.15, attends=True) == ["both"]
@@ -210,7 +210,7 @@ def test_what_a_head_needs_without_looking_there_is_no_label():
 
 
 def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
-    """Intervals of 0.1 on both sides, and as p a tenth of the cost; the keys of the last are only hidden."""
+    """Intervals extend 0.1 on both sides, p is a tenth of the cost, and the last row's keys are only hidden."""
     costs = {"": [0.3, 0.1, 0.5, 0.002], "exchange": [0.2, 0.5, 0.4, np.nan], "removal": [0.4, 0.2, 0.3, np.nan]}
     names = {"": ["effect", "ci_low", "ci_high", "p"]}
     names |= {arm: [f"{arm}{part}" for part in ("", "_low", "_high", "_p")] for arm in ("exchange", "removal")}
@@ -227,7 +227,7 @@ def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_single_and_joint_effects_tell_sinks_unread_heads_and_twins_apart(seed):
-    """Twenty of each: `benchmarks.labels --only readers --models 80`."""
+    """Twenty models of each kind; `benchmarks.labels --only readers --models 80` has more."""
     assert readers_one(seed) == {"unread beside a reader": True, "twins": True}
     labels, hiding, (all_hiding, needed) = sinks_one(seed)
     assert all(each.startswith("attention") for each in labels)
@@ -235,14 +235,14 @@ def test_single_and_joint_effects_tell_sinks_unread_heads_and_twins_apart(seed):
     assert abs(needed) < 0.01
 
 
-# What sets the bar of a label: it is read of as many documents as hold enough items.
+# The bar of a label reads as many documents as hold enough items.
 
 
 NULL_HEADS = Heads("decoder", 1, 3)
 
 
 def collected(items: float, others: float, behaviour: str = "position", documents: int = 12, tokens: int = 0):
-    """Of two measures, of which a text holds so many items."""
+    """The sums of two measures with so many items in a text."""
     rows = torch.zeros(128, 3, 2)
     rows[0] = torch.tensor([items, others])
     scored = Scored(Totals(rows, rows, rows), (), "kept")
@@ -254,7 +254,7 @@ def reach_nothing(*_) -> dict[str, torch.Tensor]:
 
 
 def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path, monkeypatch):
-    """A corpus of which fewer texts are read has the hash of the whole."""
+    """A corpus read in part has the hash of the whole."""
     null = evidence._Null(evidence.WORDS, lambda: load("default"), NULL_HEADS)
     monkeypatch.setattr(evidence, "_nulls", lru_cache(lambda *_: [null]))
     monkeypatch.setattr(evidence, "_reached", reach_nothing)
@@ -270,17 +270,17 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
-    """Also of shares: the bar above a baseline of .5 leaves room for a head that is always right."""
+    """Also for shares: the bar above a baseline of .5 leaves room for a head that is always right."""
     drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
     gains = 0.5 - (-drawn).exp() if share else drawn
     bars = [evidence._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
     above = gains[:, 40] > torch.tensor(bars)
-    assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 vary
+    assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 copies vary
     assert not share or max(bars) < 0.5
 
 
 def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
-    """Over all measures one model in twenty has a head above any bar."""
+    """Over all measures, one model in twenty has a head above any bar."""
     best = torch.stack([torch.linspace(0.1, 0.3, 40), torch.full((40,), 0.05)])
     null = evidence._Null(evidence.COPIES, lambda: load("default"), NULL_HEADS, 40)
     monkeypatch.setattr(evidence, "_nulls", lru_cache(lambda *_: [null]))
@@ -299,10 +299,10 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
 @pytest.mark.parametrize(
     ("items", "documents", "tokens", "read"),
     [
-        (9000, 300, 24_000, 16),  # thirty in each document: enough in the fewest that are read
-        (100, 200, 10_000, 128),  # one in two documents of fifty tokens: 200 documents would be read
+        (9000, 300, 24_000, 16),  # thirty per document: enough in the fewest documents
+        (100, 200, 10_000, 128),  # one per two documents of fifty tokens: 200 documents would be needed
         (100, 100, 6_000, 100),  # one in each
-        (2000, 100, 120_000, 50),  # twenty in each, of which a tenth is read
+        (2000, 100, 120_000, 50),  # twenty per document, of which a tenth is read
         (0, 100, 6_000, 128),
     ],
 )

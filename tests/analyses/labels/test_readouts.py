@@ -1,4 +1,4 @@
-"""Reading models that say no next token: masked words, and probes in the output layer's place, on planted heads."""
+"""Reading models that predict no next token, by masked words and by probes, on planted heads."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ CYCLE = [f"w{number}" for number in range(30)]
 
 
 def without_output(*layers: list, words: list[str], causal: bool = False) -> Transformer:
-    """A stack, and nothing that reads it."""
+    """A stack without an output layer."""
     model = Planted(words, [*layers], n_ctx=24, causal=causal, start="<s>").build()
     bare = Transformer(replace(model.config, output="none"), model.tokenizer)
     bare.stacks.load_state_dict(model.stacks.state_dict())
@@ -44,7 +44,7 @@ def effects(texts: Iterable[AnnotatedText], *, of: Transformer, **options) -> pd
 
 
 def said_by_the_next(slots: Slots) -> Head:
-    """Looks at the next token, which says what stands before it: the words come in one fixed cycle."""
+    """Looks at the next token, which determines the word before it, because words come in one fixed cycle."""
     head = planted.offset(1)(slots)
     for at, word in enumerate(CYCLE):
         head.moves[slots.token(word), slots.output.start + slots.token(CYCLE[at - 1])] = 12.0
@@ -71,10 +71,10 @@ def test_attention_is_read_from_the_masked_rows_too():
     rows = effects([cycled(number, 2) for number in range(8)], of=model)
     looks = rows.loc[("next-token", 0, 0)]
     assert looks["masked"] == pytest.approx(1, abs=0.01)
-    assert looks["masked_low"] > 0.5  # eight documents that all say the same
+    assert looks["masked_low"] > 0.5  # eight documents that agree
     assert looks["masked_p"] < 0.01
     assert abs(rows.loc[("next-token", 0, 1), "masked"]) < 0.01
-    assert rows.loc[("duplicate-token", 1, 0), "masked"] < 0.1  # unmasked it is 1
+    assert rows.loc[("duplicate-token", 1, 0), "masked"] < 0.1  # unmasked, it is 1
 
 
 def test_at_most_15_percent_of_the_tokens_are_masked_and_these_are_read():
@@ -89,11 +89,11 @@ def test_at_most_15_percent_of_the_tokens_are_masked_and_these_are_read():
     read = way.read(window, [4, 9])
     wanted = logits[4, window.ids[4]] + logits[9, window.ids[9]]
     torch.testing.assert_close(read.value(logits[read.positions]), wanted)
-    assert wanted > -0.1  # the next words tell them
+    assert wanted > -0.1  # the next words determine them
 
 
 def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
-    """The last token has no next one, and looks at all alike: it is not masked here."""
+    """The last token has no next one and attends uniformly, so it is not masked here."""
     lot = MaskedWord.lot
 
     def inner(way, window, rows, rng):
@@ -104,12 +104,12 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
     assert {*table["readout"]} == {"masked word"}
     assert table.loc[("next-token", 0, 0), "effect"] > 3
     others = table.loc[(table["head"] == 1) | ~table["measure"].isin(["next-token", "first-token"])]
-    assert others["drop"].abs().max() < 1e-3  # nothing else is looked at; controls may hide a next token
+    assert others["drop"].abs().max() < 1e-3  # heads look at nothing else; controls may hide a next token
     assert table.loc[("next-token", 0, 0), "n"] == 12  # one lot per text
 
 
 def tagged(number: int) -> AnnotatedText:
-    """Words whose tag only the word before them tells."""
+    """Words whose tag only the word before them determines."""
     rng = random.Random(number)
     before = [rng.choice(("the", "to")) for _ in range(6)]
     words = [word for first in before for word in (first, rng.choice(OPEN))]
@@ -159,11 +159,11 @@ def test_what_cannot_be_read_is_refused_or_counted():
         knockouts.measure(reader_of_tags(), [replace(tagged(number), tags=None) for number in range(20)])
     texts = [tagged(number) for number in range(20)]
     table = knockouts.measure(reader_of_tags(), texts[:5], training=texts[5:]).table
-    assert {*table["behaviour"]} == {"position", "part-of-speech"}  # no pronoun trains a probe of antecedents
+    assert {*table["behaviour"]} == {"position", "part-of-speech"}  # without pronouns there is no probe of antecedents
 
 
 def copied_from_two_before(slots: Slots) -> Head:
-    """Looks two tokens back and takes on what stands there."""
+    """Looks two tokens back and copies that token."""
     head = planted.offset(-2)(slots)
     head.moves[slots.tokens, slots.tokens] = torch.eye(slots.n_tokens)
     return head
@@ -190,4 +190,4 @@ def test_the_head_that_brings_the_antecedent_is_needed_and_no_other():
     assert table["drop"]["antecedent", 0, 0] > 1
     assert table["drop"]["antecedent", 0, 1] == pytest.approx(0, abs=1e-4)
     assert {*table["n"]} == {20}
-    assert table["effect"]["antecedent", 0, 0] == 0  # always two before: no more than its usual distance
+    assert table["effect"]["antecedent", 0, 0] == 0  # always two before, so no more than its usual distance

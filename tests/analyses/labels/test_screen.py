@@ -1,4 +1,4 @@
-"""Which effects are measured, and what stands in the place of the others."""
+"""Which effects are measured, and what replaces the others?"""
 
 import numpy as np
 import pandas as pd
@@ -60,7 +60,7 @@ def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
 
 def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, monkeypatch):
     monkeypatch.setattr(screen, "_CALIBRATING", 1)
-    monkeypatch.setattr(hiding, "_PARTS", (100, 200))  # nothing stops early
+    monkeypatch.setattr(hiding, "_PARTS", (100, 200))  # so nothing stops early
     least = float(exact["effect"].quantile(0.9))
     result = measured(Screen((), least, choosing=True))
     table, said = result.table, result.screened
@@ -74,7 +74,7 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     rows = table["measured"]
     pd.testing.assert_frame_equal(table.loc[rows, TOLD], exact.loc[rows, TOLD], rtol=1e-9, atol=1e-12)
     assert (table.loc[~rows, "q"] == 1).all()
-    assert (table["q"] >= exact["q"] - 1e-12).all()  # what is not tested helps nothing else to be found
+    assert (table["q"] >= exact["q"] - 1e-12).all()  # untested rows do not help others to be found
     off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
     assert said.error == pytest.approx(np.quantile(off, 0.9))
 
@@ -85,13 +85,13 @@ def test_measuring_stops_where_an_effect_is_settled(exact, monkeypatch):
     result = measured(Screen((), least, choosing=True)).table
     early = result["documents"] < exact["documents"]
     assert result["measured"].all()
-    assert {*result.loc[early, "measure"]} == {"induction"}  # of whose sixteen sequences ten settle it
+    assert {*result.loc[early, "measure"]} == {"induction"}  # ten of its sixteen sequences settle it
     assert (result["effect"] < least)[early].equals((exact["effect"] < least)[early])
     pd.testing.assert_frame_equal(result.loc[~early, TOLD], exact.loc[~early, TOLD], rtol=1e-9, atol=1e-12)
 
 
 def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_of_the_least_it_is():
-    """Columns: surely none; surely large; large, but not of all that are tested; near the least; of four groups."""
+    """Columns: clearly none; clearly large; large, but not after correction; near the least; of four groups."""
     rng = np.random.default_rng(0)
     mean, noise, groups = (0.0, 0.5, 0.06, 0.011, 0.0), (0.004, 0.1, 0.03, 0.004, 0.004), (10, 10, 10, 10, 4)
     costs = {kind: Sums(np.zeros((10, 1, 5)), np.zeros((10, 1, 5))) for kind in KINDS}

@@ -1,4 +1,4 @@
-"""Heads that are needed together: planted twins, made-up costs, and what is said of them."""
+"""Heads that are needed together: planted twins, made-up costs, and sentences."""
 
 import math
 from itertools import product
@@ -72,7 +72,7 @@ def additive(costs: dict[tuple[int, int], float]):
 
 
 def smallest(places, single, enough, cost) -> list[tuple[int, int]]:
-    """The set that is found where sets cost so much."""
+    """The set found if sets cost `cost`."""
     search = sets.smallest(places, single, enough)
     asked = next(search)
     while True:
@@ -86,9 +86,9 @@ def test_the_smallest_set_is_of_heads_that_each_add_something():
     costs = {(0, 0): 0.3, (0, 1): 0.005, (1, 0): 0.25, (1, 1): 0.2}
     single = np.array([*costs.values()])
     assert smallest([*costs], single, 0.5, additive(costs)) == [(0, 0), (1, 0)]
-    assert smallest([*costs], single, 0.25, additive(costs)) == []  # one head does it
+    assert smallest([*costs], single, 0.25, additive(costs)) == []  # one head suffices
     assert smallest([*costs], single, 0.8, additive(costs)) == []
-    assert smallest([*costs], single, 0.753, additive(costs)) == []  # the last adds less than counts
+    assert smallest([*costs], single, 0.753, additive(costs)) == []  # the last head adds too little
 
 
 def test_heads_that_stand_in_for_each_other_are_found_though_none_has_an_effect():

@@ -1,4 +1,4 @@
-"""Heads over training: what a look finds, where a curve changes phase, when a head formed, what is written."""
+"""Heads over training: what does a look measure, where does a curve change phase, when did a head form?"""
 
 import json
 import random
@@ -50,7 +50,7 @@ NOUNS, ADJECTIVES = WORDS[:20], WORDS[20:40]
 
 
 def texts(count: int, length: int = 60) -> list[AnnotatedText]:
-    """Words without rhyme or reason, nouns and adjectives among them."""
+    """Texts of random words, including nouns and adjectives."""
     rng = random.Random(0)
     tags = {**dict.fromkeys(NOUNS, "NOUN"), **dict.fromkeys(ADJECTIVES, "ADJ")}
     roots = {"heads": (-1,) * length, "relations": ("root",) * length}
@@ -69,7 +69,7 @@ def grown() -> Transformer:
 
 
 def look(step: int, induction: float) -> dict:
-    """A line as `train` writes it: two heads, of which L1.H1 gets the induction."""
+    """A line as `train` writes it: two heads, and L1.H1 has the induction."""
     heads = {"heads/induction/L0.H0": 0.02, "heads/induction/L1.H1": induction, "baseline/induction": 0.01}
     return {"step": step, "loss": 5.0, "rate": 0.1, "held_out/novels": 4.0, **heads}
 
@@ -91,14 +91,14 @@ class TestALook:
     def test_planted_heads_have_all_of_what_they_do_and_the_others_next_to_nothing(self, grown):
         before = torch.get_rng_state()
         found = measures(grown, corpus=texts(8))
-        assert torch.equal(torch.get_rng_state(), before)  # it disturbs no training
+        assert torch.equal(torch.get_rng_state(), before)  # it does not disturb training
         assert measures(grown, corpus=texts(8)) == found
         assert all(np.isfinite(value) for value in found.values())
         assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
         assert found["heads/induction/L1.H0"] == pytest.approx(1, abs=1e-3)
         assert found["heads/previous-token/L0.H1"] == pytest.approx(found["baseline/previous-token"], abs=1e-6)
         assert found["heads/induction/L0.H0"] < 1e-3
-        assert found["heads/tag/L0.H1"] == pytest.approx(1, abs=1e-6)  # uniform: no preference
+        assert found["heads/tag/L0.H1"] == pytest.approx(1, abs=1e-6)  # uniform, so no preference
         assert found["heads/tag/L1.H1"] > 2.5  # a quarter of the words are adjectives: 4, less what little text pulls
         assert found["model/copying"] == 1
         assert (found["model/previous-token"], found["model/induction"]) == pytest.approx((1, 1), abs=1e-3)
@@ -106,7 +106,7 @@ class TestALook:
         assert not any("antecedent" in name for name in found)  # the text has no chains
 
     def test_relations_and_pairs_of_tags_are_followed_for_the_cards_and_not_drawn(self, grown, tmp_path):
-        chained = [(-1, *range(len(text.words) - 1)) for text in texts(4)]  # every word's head is the one before
+        chained = [(-1, *range(len(text.words) - 1)) for text in texts(4)]  # every word's head is the word before
         related = [
             replace(text, heads=heads, relations=("root", *("obj",) * (len(heads) - 1)))
             for text, heads in zip(texts(4), chained, strict=True)
@@ -114,7 +114,7 @@ class TestALook:
         found = measures(grown, corpus=related)
         name = "relation:obj:dependent->head"
         assert found[f"heads/{name}/L0.H0"] == pytest.approx(1)  # the previous token's head
-        assert found[f"baseline/{name}"] == pytest.approx(1)  # as a fixed offset finds it
+        assert found[f"baseline/{name}"] == pytest.approx(1)  # a fixed offset finds it
         assert {"heads/tag/L1.H1", "heads/tag:NOUN->NOUN/L1.H1"} <= {*found}
         assert not any(":" in each for each in found if each.startswith("model/"))
         run = run_of(tmp_path, [{"step": step, "loss": 5.0, **found} for step in (100, 200)])
@@ -126,7 +126,7 @@ class TestALook:
         assert {name.rsplit("/", 1)[0] for name in found if name.startswith("heads/")} == {"heads/induction"}
         assert "model/in-context" not in found
         encoder = Planted(WORDS, [[planted.offset(-1)]], n_ctx=110, causal=False).build()
-        found = measures(encoder, corpus=texts(4))  # foretells nothing, and is asked the rest
+        found = measures(encoder, corpus=texts(4))  # it predicts nothing, so only the rest is measured
         assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
         assert not {"model/copying", "model/in-context"} & {*found}
 
@@ -143,7 +143,7 @@ class TestALook:
     def test_what_was_read_helps_a_model_that_copies_and_no_other(self, grown):
         ids = repeated(grown, 54, 8, seed=0)
         rows = [Examples(TokenBatch.from_ids(ids[:, :-1]), ids[:, 1:])]
-        score = in_context(grown, rows)  # its late tokens are in the second copy
+        score = in_context(grown, rows)  # late tokens are in the second copy
         assert score is not None
         assert score < -2
         blind = Planted(WORDS, [[planted.uniform]], n_ctx=110, start="<s>").build()
@@ -158,7 +158,7 @@ class TestAPhaseChange:
             ([100, 200, 300, 400, 500, 1000, 1500], lambda step: 0.5 * (step > 200) + 0.1 * (step > 500), (200, 300)),
             (range(10, 4001, 10), lambda step: np.clip((step - 2200) / 100, 0, 1), (2200, 2290, 0, 0.9)),
         ],
-    )  # even looks, looks apart unevenly, looks close together
+    )  # looks at even distances, at uneven ones, close together
     def test_it_is_where_the_curve_leaps(self, steps, values, expected):
         rise = phase_change(steps, [float(values(step)) for step in steps])
         assert rise is not None
@@ -172,7 +172,7 @@ class TestAPhaseChange:
             np.full(40, 0.3),
             np.linspace(1, 0, 40),
             np.array([0.0, 0.0, 1.0]),  # too few looks
-            np.repeat(np.linspace(0, 1, 5), 8),  # by small steps
+            np.repeat(np.linspace(0, 1, 5), 8),  # in small steps
         ],
     )
     def test_there_is_none_where_nothing_leaps(self, values):
@@ -202,7 +202,7 @@ class TestARun:
         lines = [{**line, "baseline/induction": 0.76} for line in FORMING]
         (row,) = formed(run_of(tmp_path, lines)).to_dict("records")
         assert row["gain"] < 0.05
-        assert pd.isna([row["rise_from"], row["half_way"]]).all()  # what stays with its baseline has not formed
+        assert pd.isna([row["rise_from"], row["half_way"]]).all()  # a head at its baseline has not formed
         slow = run_of(tmp_path, [look(step, 0.02 + step * 1e-5) for step in range(100, 3100, 100)])
         (none,) = sentences(slow, formed(slow))
         assert none.startswith("No phase change: ")
@@ -260,7 +260,7 @@ class TestTheCommand:
         page = page_of(out)
         assert not outside_addresses(page)
         assert HOSTILE not in (out / "report.html").read_text()
-        losses = "not recorded, and there are no snapshots to measure"  # beside runs that left more
+        losses = "not recorded, and there are no snapshots to measure"  # beside runs with more
         said = HOSTILE, f"{HOSTILE} (2)", "Phase change between", "No phase change", losses
         assert [each for each in said if each not in page.text] == []
         named = {HOSTILE, f"{HOSTILE} (2)"}
@@ -279,13 +279,13 @@ def test_in_the_figure_runs_stand_side_by_side_on_the_same_axes_and_the_best_hea
         (band,) = [patch.get_extents().transformed(one.transData.inverted()) for patch in one.patches]
         assert (band.x0, band.x1) == pytest.approx((2200, 2300))  # the phase change
         assert not other.patches
-    assert [text.get_text() for text in left[-1].texts] == ["L1.H1"]  # those that do nothing are not named
+    assert [text.get_text() for text in left[-1].texts] == ["L1.H1"]  # idle heads are not named
     (best,) = [line for line in left[-1].lines if to_hex(line.get_color()) == POSITION]
     assert np.max(best.get_ydata()) == 0.8
 
 
 def look_at(step: int, heads: int = 3, layers: int = 2) -> dict:
-    """A look at induction: every head has .02."""
+    """A look at induction in which every head has .02."""
     found = {f"heads/induction/L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
     return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **found}
 
@@ -301,13 +301,13 @@ class TestTheRule:
     @pytest.mark.parametrize(
         ("values", "baseline", "formed", "before"),
         [
-            ((0.02, 0.02, 0.6, 0.9), 0.02, 300, 200),  # the look from which on it keeps half
-            ((0.02, 0.9, 0.1, 0.5, 0.9), 0.02, 400, 300),  # half of it once is no beginning
-            ((0.8, 0.85, 0.9), 0.02, 100, None),  # one that was there from the start did not form
-            ((0.02, 0.3, 0.06), 0.02, None, None),  # what stays with its baseline formed never
+            ((0.02, 0.02, 0.6, 0.9), 0.02, 300, 200),  # the look from which it keeps half
+            ((0.02, 0.9, 0.1, 0.5, 0.9), 0.02, 400, 300),  # reaching half once is no beginning
+            ((0.8, 0.85, 0.9), 0.02, 100, None),  # a head that was there from the start did not form
+            ((0.02, 0.3, 0.06), 0.02, None, None),  # a head near its baseline never formed
             ((0.5, 0.6, 0.6), 0.58, None, None),  # a rule does as well
             ((0.9, 0.9, 0.02), 0.02, None, None),  # lost again
-            ((0.5, 0.75, 0.9), 0.5, 200, 100),  # half is of what is over the baseline
+            ((0.5, 0.75, 0.9), 0.5, 200, 100),  # half of the gain over the baseline
             ((0.5, 0.7, 0.9), float("nan"), 100, None),
         ],
     )
@@ -315,7 +315,7 @@ class TestTheRule:
         (row,) = when_formed(curves(*values, baseline=baseline)).to_dict("records")
         looks = [None if pd.isna(row[name]) else int(row[name]) for name in ("formed_at", "before")]
         assert (looks, row["step"]) == ([formed, before], 100 * len(values))
-        assert when_formed(curves(values[0])).empty  # one look tells nothing
+        assert when_formed(curves(values[0])).empty  # one look is not enough
 
 
 class TestTheCard:
@@ -328,7 +328,7 @@ class TestTheCard:
 
     def test_it_says_when_shows_the_curve_and_cites_the_row(self):
         page = self.page(0.02, 0.02, 0.62, 0.92)
-        assert page.text.count("Formation") == 1  # of the other heads nothing was seen
+        assert page.text.count("Formation") == 1  # other heads were not observed
         does = "Looks at what followed this token before (induction)"
         assert f"{does}: formed by step 300 of 400, not yet at 200." in page.text
         assert "0.020 at step 100, 0.920 at step 400; the strictest baseline (grey) has 0.020." in page.text
@@ -339,7 +339,7 @@ class TestTheCard:
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
 
     def test_nothing_is_said_of_a_fact_that_no_run_follows_nor_where_none_is_known(self):
-        assert "Formation" not in self.page(0.02, 0.02).text  # followed, and never formed
+        assert "Formation" not in self.page(0.02, 0.02).text  # observed, but never formed
         assert "there from the first look on, step 100 of 300" in self.page(0.8, 0.85, 0.9).text
         assert "Formation" not in self.page_of().text
         followed = curves(0.5, 0.5, 0.75, 0.9, baseline=0.5).assign(head=1, measure="relation:obj:dependent->head")
@@ -402,9 +402,9 @@ class TestWhichRun:
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
         left = runs.read(out)
         assert left.facts["training"]["looks"] == 2
-        assert left.facts["training"]["directory"] == "run"  # a page tells no one's directories where it need not
+        assert left.facts["training"]["directory"] == "run"  # a page names no directories without need
         places = left.table("heads")[["stack", "attention", "layer", "head"]].drop_duplicates()
         for name in ("forming", "when_formed"):
             assert len(places.merge(left.table(name))) == len(left.table(name)) > 0
         assert "2 looks at heads, recorded while it was trained" in page_of(out).text
-        assert {"position-heads", "position-gains"} <= {*drawings(left)}  # `interp figures` draws the report's own
+        assert {"position-heads", "position-gains"} <= {*drawings(left)}  # a report's own figures, too

@@ -1,4 +1,4 @@
-"""`interp train`: what it leaves, what it tells, and how a run is gone on with."""
+"""`interp train`: what does it write, what does it print, and how is a run resumed?"""
 
 import json
 import os
@@ -41,7 +41,7 @@ def recipe(tmp_path, monkeypatch) -> str:
 
 @pytest.fixture
 def run(capsys):
-    """Runs the command; gives its exit code, its output and what it said on stderr."""
+    """Run the command; return its exit code, stdout and stderr."""
     return lambda *arguments: command(capsys, "train", *arguments)
 
 
@@ -50,7 +50,7 @@ def weights(folder: str) -> dict[str, torch.Tensor]:
 
 
 def stopping_at(step: int):
-    """Measures during which the user loses patience."""
+    """Measures that a user interrupts at `step`."""
     looks = count(2, 2)
 
     def measures(model):
@@ -105,12 +105,12 @@ def test_what_was_interrupted_goes_on_to_the_same_weights(recipe, run, monkeypat
     assert json.loads(Path("cut/run.json").read_text())["resumed_at"] == 2
     monkeypatch.setattr(forming, "measures", stopping_at(2))
     assert run(recipe, "--out", "none", "--set", "training.save_every=0").code == 130
-    assert run(recipe, "--out", "none", "--no-measures").code == 0  # stopped before its first state: begun again
+    assert run(recipe, "--out", "none", "--no-measures").code == 0  # stopped before its first state, so it starts again
 
 
 @pytest.fixture
 def trained(recipe, run, tmp_path) -> dict[str, torch.Tensor]:
-    """The weights of a run in `run`, beside another text than it learnt."""
+    """The weights of a run in `run`, next to a text that it did not learn."""
     assert run(recipe, "--out", "run", "--no-measures").code == 0
     (tmp_path / "other.txt").write_text("the dog ran to the old house and the cat sat on a hat\n" * 7)
     return weights("run")
@@ -185,10 +185,10 @@ def test_held_out_pairs_are_what_their_attention_is_measured_on(tmp_path, monkey
 
 
 def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, trained, capsys):
-    Path("run/state.safetensors").unlink()  # a model alone
+    Path("run/state.safetensors").unlink()  # only the model remains
     Path("run/.film.part").write_text("mine")
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
-    for out in ("run", "."):  # the second has a recipe of the user's own
+    for out in ("run", "."):  # the second has the user's own recipe
         line = refusal(capsys, "train", recipe, "--out", out)
         assert "which no unfinished training of ours left: choose another --out" in line
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
@@ -203,4 +203,4 @@ def test_another_process_a_damaged_recipe_no_torchrun_and_a_full_disk_are_a_line
     assert "start them by torchrun" in refusal(capsys, "train", recipe, "--out", "other", "--parallel", "ddp")
     with pytest.raises(InputError, match=r"cannot write .*run.json .*the model is beside it, whole"):
         training._write(tmp_path / "nowhere" / "run.json", "{}")
-    assert not (tmp_path / "nowhere").exists()  # no folder is made that has no model in it
+    assert not (tmp_path / "nowhere").exists()  # no folder without a model is made

@@ -1,4 +1,4 @@
-"""`interp patch`: the same numbers as a sweep, estimates beside them, refusals in one line, figures that say where."""
+"""`interp patch`: same numbers as a sweep, estimates, refusals in one line, figures that say where."""
 
 import json
 import os
@@ -69,7 +69,7 @@ def here(tmp_path, monkeypatch, model) -> Path:
 
 @pytest.fixture
 def patched(here, capsys):
-    """Runs the command; gives its cells, its run.json and the text of its page."""
+    """Run the command; return its cells, run.json and page text."""
 
     def run(*arguments: str) -> tuple[pd.DataFrame, dict, str]:
         ended = command(capsys, "patch", *arguments)
@@ -93,11 +93,11 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     assert cells.groupby("position")["token"].first().tolist() == ["Tim", "saw"]
     assert cells.groupby("position")["corrupt_token"].first().tolist() == ["Sue", "saw"]
     bounds = ["ci_low", "ci_high", "share_low", "share_high"]
-    assert by_position.loc[by_position["n"] == 2, bounds].isna().all(axis=None)  # they would meet
+    assert by_position.loc[by_position["n"] == 2, bounds].isna().all(axis=None)  # bounds would coincide
     assert by_position.loc[(by_position["n"] == 3) & (by_position["effect"] != 0), "ci_low"].notna().any()
     assert by_position["token"].isna().all()  # prompts differ there
     same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3)
-    before = same[same["position"] < 3]  # what changes nothing is not tested
+    before = same[same["position"] < 3]  # cells that change nothing are not tested
     assert (before["effect"] == 0).all()
     assert before["p"].isna().all()
 
@@ -137,9 +137,9 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
     dollars = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], "resid_pre")
     alone = figures.cell_map(dollars, "logit_difference")
-    alone.draw_without_rendering()  # a dollar sign begins no formula
+    alone.draw_without_rendering()  # a dollar sign starts no formula
     labels = [each.get_text().replace("\\", "") for each in alone.axes[0].get_xticklabels()]
-    assert labels == ["$a\n$b", "saw"]  # the corrupted token stands below the clean one
+    assert labels == ["$a\n$b", "saw"]  # the corrupted token is below the clean one
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
-    """Arguments, or what a file of pairs holds."""
+    """Bad arguments, or bad content of a file of pairs."""
     if isinstance(arguments, bytes):
         Path("pairs.csv").write_bytes(arguments)
     before = os.listdir(here)
@@ -183,7 +183,7 @@ def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched
     printed = facts["printed"].replace(" \\\n        ", " ").splitlines()
     assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json and tables/"
     assert printed[-3].startswith("open file:///")
-    assert printed[-2] == f"next: interp view 'Tim saw' --head {strongest}"  # what was run, and not a sentence of ours
+    assert printed[-2] == f"next: interp view 'Tim saw' --head {strongest}"  # the prompt that was run, not one of ours
     assert printed[-1] == f"      interp patch {' '.join(asked)} --by-position"
     assert sum("rank correlation" in line for line in printed) == 4
     page = page_of(here / "patch")
@@ -253,7 +253,7 @@ def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_
 
 @pytest.fixture
 def two(here, monkeypatch, model) -> Transformer:
-    """Reads and writes the same words; the decoder begins with "the"."""
+    """An encoder-decoder of one vocabulary; its decoder starts with "the"."""
     stack = model.config.last
     stacks = {"encoder": replace(stack, causal=False, n_heads=2), "decoder": replace(stack, cross_attention=True)}
     torch.manual_seed(0)
@@ -278,8 +278,8 @@ def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, patched, argume
     assert "in the encoder" in shown or "in the decoder" in shown
     assert "target of both" in shown
     if "pattern" in arguments:
-        assert set(cells["token"].dropna()) == {"the"}  # queries are the target's
-        assert "saw" in set(cells["key_token"].dropna())  # keys the source's
+        assert set(cells["token"].dropna()) == {"the"}  # queries are in the target
+        assert "saw" in set(cells["key_token"].dropna())  # keys are in the source
 
 
 def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, model, pairs):
@@ -318,7 +318,7 @@ def estimated(model: Transformer, pairs: Pairs, site: str = "z", **options) -> c
 
 @pytest.fixture(scope="module")
 def measured(model, pairs) -> cell_estimates.Estimates:
-    """By position, on prompts of unequal length: cells and edges."""
+    """Estimates by position, on prompts of unequal length: cells and edges."""
     return estimated(model, pairs, by_position=True)
 
 
@@ -351,7 +351,7 @@ def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs,
     np.testing.assert_allclose(cells["effect"], exact.nanmean(-1)[cells_at(cells)], atol=1e-6)
     assert len(cells) == exact[..., 0].numel()
     assert cells.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach it
-    estimates = {  # AtP* has no sign: it is held against mean absolute effects
+    estimates = {  # AtP* has no sign, so it is compared with mean absolute effects
         "attribution patching": (exact, attribution_patching(*patched, {"z": AXES}, direction)["z"].effects()),
         "AtP*": (exact.abs(), atp_star(*patched, {"z": AXES}, direction)["z"].values["logit_difference"]),
     }
@@ -444,7 +444,7 @@ def test_correlations_are_scipy_s_on_the_columns_and_what_moves_nothing_is_no_ag
     idle = rows.loc[rows["idle"]]
     assert (idle["exact"].abs() < 1e-6).all()
     last = rows.loc[(rows["layer"] == 1) & (rows["position"] == 0)]
-    assert last["idle"].all()  # nothing reads the last layer but at the end of a prompt
+    assert last["idle"].all()  # the last layer is only read at a prompt's end
     assert agreement.set_index(["method", "direction"]).loc[("AtP*", "denoise"), "idle"] == len(idle)
 
 

@@ -1,4 +1,4 @@
-"""Probes: planted models whose layers are known, the items that are asked, what is written, said and refused."""
+"""Probes: planted models with known layers, the items, and what is written, printed and refused."""
 
 import json
 import random
@@ -33,7 +33,7 @@ WORDS = [*BEFORE, *BOTH, *NOUNS, *VERBS]
 
 
 def tagged(count: int, seed: int = 0) -> list[AnnotatedText]:
-    """Documents of twelve words in pairs: "the" and a noun, "they" and a verb."""
+    """Documents of twelve words, in pairs: "the" and a noun, "they" and a verb."""
     rng = random.Random(seed)
     texts = []
     for number in range(count):
@@ -69,10 +69,10 @@ class TestPlantedTruth:
         assert rows.accuracy[1] == 1.0
         assert rows.accuracy[0] == pytest.approx(rows.baseline[0], abs=0.03)
         assert rows.baseline_name[0] == "most frequent of the type"
-        assert rows.ambiguous_low[1] > 0.2  # the word before says what the type does not
+        assert rows.ambiguous_low[1] > 0.2  # the word before tells what the type does not
         assert rows.ambiguous_low[0] < 0.05
 
-        first = rows.loc[0]  # the embedding says which word stands here and nothing else
+        first = rows.loc[0]  # the embedding knows the word here and nothing else
         assert first.control_accuracy == 1.0
         assert first.selectivity < 0
         assert first.ci_low <= first.selectivity <= first.ci_high < 0
@@ -91,7 +91,7 @@ class TestPlantedTruth:
         assert table.untrained_accuracy.between(0, 1).all()
 
     def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
-        # noisy tags, so that single documents gain in one layer and lose as much in another
+        # noisy tags, so some documents gain in one layer and lose as much in another
         last = ["VERB" if at % 3 else "NOUN" for at in range(60)]
         noisy = [replace(text, tags=(*text.tags[:-1], tag)) for text, tag in zip(tagged(60), last, strict=True)]
         found = probes.measure(model(), noisy)
@@ -140,7 +140,7 @@ class TestItems:
         rows = stream(probes.measure(tale, referring(400)).layers, "coreference")
         assert rows.n[0] > 150
         assert rows.accuracy[1] == 1.0
-        # eight pairs of pronoun and name: a control task that knows them by heart is as good
+        # with eight pairs of pronoun and name, memorising the control task does as well
         assert rows.control_accuracy[1] > 0.9
 
     def test_as_many_right_as_wrong_and_the_nearest_of_each(self):
@@ -212,7 +212,7 @@ def test_what_cannot_be_probed_is_refused(texts, tasks, says):
 
 
 def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
-    """What a model of two blocks might give, whose whole mix has settled on the first."""
+    """Scores that a model of two blocks might give, with all weight of the mix on the first."""
     cumulative = torch.ones(3, 1) if cumulative is None else cumulative
     groups = torch.zeros(1, dtype=torch.long) if groups is None else groups
     none = torch.zeros(1, len(groups))
@@ -239,14 +239,14 @@ class TestGravity:
         [
             (STRAYING, (1.0, 1 - REACH, 1 + REACH)),
             ([[0.0, 1.0, 0.0]] * 8, (1.0, 1.0, 1.0)),
-            ([[0.0, 0.0, 1.0]] * 8, (1.0, 0.0, 2.0)),  # no further than there are layers
+            ([[0.0, 0.0, 1.0]] * 8, (1.0, 0.0, 2.0)),  # clipped to the layers that exist
         ],
         ids=["halves stray", "halves agree with the whole", "halves all stray the same way"],
     )
     def test_how_far_halves_stray_from_the_whole_is_doubt(self, halves, bounds):
         one = found(torch.tensor(halves))
         assert probe_runs.centre_with_interval(one, None) == pytest.approx(bounds, abs=1e-5)
-        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)  # a difference is taken half by half
+        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)  # the difference is computed half by half
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)
@@ -275,14 +275,14 @@ def corpus(name: str, texts: list[AnnotatedText], *annotates: str) -> Corpus:
 
 
 def reader():
-    """A model that reads both the tagged pairs and the tales."""
+    """A model that reads both tagged pairs and tales."""
     heads = [planted.offset(-1, remember=True), planted.antecedent(PRONOUNS, {name: [name] for name in PEOPLE})]
     return Planted([*WORDS, *TALE], [heads], n_ctx=24).build()
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> tuple[Path, list[tuple[str, int]]]:
-    """Where it was written, and what was said on the way."""
+    """The report's directory, and its progress messages."""
     texts = [corpus(f"tags {HOSTILE}", tagged(80), "tags"), corpus("tales", referring(120), "chains")]
     said: list[tuple[str, int]] = []
     out = tmp_path_factory.mktemp("probes") / "out"
@@ -299,7 +299,7 @@ class TestWhatIsWritten:
         assert {*facts["files"]} == {*names, "report.html", "run.json"}
         assert {*pd.read_csv(written / "tables/layers.csv").task} == {"tag", "coreference"}
         trained = {name: task["trained_on"] for name, task in facts["tasks"].items()}
-        assert trained == {"tag": f"tags {HOSTILE}", "coreference": "tales"}  # the first text that annotates it
+        assert trained == {"tag": f"tags {HOSTILE}", "coreference": "tales"}  # the first text with the annotation
         assert facts["not_probed"] == {"relation": f"no dependency relations in tags {HOSTILE}, tales"}
         assert facts["left_out"]["tales"]["texts"] == sum(facts["tasks"]["coreference"]["documents"].values()) == 120
         stages = [*dict.fromkeys(stage for stage, _ in said)]
@@ -360,7 +360,7 @@ SAME = corpus("same", tagged(9), "tags")
         (corpus("plain", []), [], "tag: no tags in plain; relation: no dependency relations in plain"),
         (corpus("one", tagged(1), "tags"), [], "got 1 to train on and 0 to test on"),
         (SAME, [SAME], "a document of both"),
-        (replace(SAME, source=damaged), [], "^line 7 is damaged$"),  # an error, and no reason
+        (replace(SAME, source=damaged), [], "^line 7 is damaged$"),  # an error, not a reason to leave it out
         (corpus("strange", alike("xx yy", ("A", "B")), "tags"), [], "unknown to this model's tokenizer"),
     ],
 )
@@ -377,7 +377,7 @@ def test_one_task_that_fails_leaves_the_others():
 
 
 def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
-    """Differences with the bounds `coreference_tag_expected=(low, high)`; all others are above 0."""
+    """Differences with bounds as in `coreference_tag_expected=(low, high)`; all others are above 0."""
     rows = []
     for pair in ("relation - tag", "coreference - tag", "coreference - relation"):
         for name in ("expected layer", "centre of gravity"):
@@ -401,7 +401,7 @@ UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
 )
 def test_verdicts(bounds, says):
     assert str(probe_section.verdict(depths(**bounds))).startswith(says)
-    assert probe_section.verdict(depths()[:2]) is None  # nothing of coreference
+    assert probe_section.verdict(depths()[:2]) is None  # no coreference
 
 
 def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, capsys):

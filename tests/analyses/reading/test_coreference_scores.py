@@ -1,4 +1,4 @@
-"""The scores of papers, counted by hand on texts of a few words and heads that are known."""
+"""Published scores, counted by hand on texts of a few words and known heads."""
 
 from itertools import product
 from pathlib import Path
@@ -18,12 +18,12 @@ SEEN = "Tim Bob Sue Ann Eve saw and he she they left when The the thanked man be
 
 
 def looking(at: dict[str, list[str]], *, causal: bool = False) -> Transformer:
-    """One head that looks from each word to others, and to all words alike where none of them is there."""
+    """A head that looks from each word to given ones, and attends uniformly if there are none."""
     return Planted([*SEEN.split(), *JOBS], [[antecedent(at, {})]], causal=causal).build()
 
 
 def gap_file(folder: Path, *rows: tuple[str, str, str, bool, str, bool]) -> Path:
-    """Text, pronoun, name A, whether it is meant, name B, whether it is."""
+    """Write rows of text, pronoun, name A, whether A is meant, name B, whether B is meant."""
     lines = [GAP]
     for number, (text, pronoun, a, is_a, b, is_b) in enumerate(rows):
         named = [(name, text.index(name), str(right).upper()) for name, right in ((a, is_a), (b, is_b))]
@@ -46,7 +46,7 @@ def test_gap_counts_each_name_once_and_no_choice_for_a_tie(tmp_path: Path):
         ("Tim saw Bob and he left", "he", "Tim", False, "Bob", True),  # false positive, false negative
         ("Tim saw Bob and he left", "he", "Tim", False, "Bob", False),  # false positive
         ("Sue saw Ann and she left", "she", "Sue", True, "Ann", False),  # true positive
-        ("Ann saw Eve and she left", "she", "Ann", False, "Eve", True),  # looks at both alike: false negative
+        ("Ann saw Eve and she left", "she", "Ann", False, "Eve", True),  # looks at both equally: false negative
     )
     result = coreference_scores(looking({"he": ["Tim"], "she": ["Sue"]}), corpora.read(file))
     assert value(result, "F1") == pytest.approx(2 * 2 / (2 * 2 + 2 + 2))
@@ -69,7 +69,7 @@ def test_a_name_that_a_decoder_cannot_see_is_a_miss(tmp_path: Path, causal: bool
     result = coreference_scores(looking({"he": ["Tim"]}, causal=causal), corpora.read(file))
     assert value(result, "F1") == pytest.approx(f1)
     assert value(result, "F1", of="coverage") == coverage
-    assert value(result, "F1", resolver="first") == pytest.approx(f1)  # rules see no more than the model
+    assert value(result, "F1", resolver="first") == pytest.approx(f1)  # rules see only what the model sees
     assert not (result.table["condition"] == "feminine").any()
 
 
@@ -90,7 +90,7 @@ def test_a_head_that_follows_the_stereotype_is_right_in_one_file_and_wrong_in_th
     assert value(result, "accuracy", "type 1, anti") == 0
     assert value(result, "pro - anti", "type 1") == 1
     assert value(result, "pro - anti", "type 1", "nearest") == 0
-    assert result.clusters == 4  # pairs of occupations, whichever file they stand in
+    assert result.clusters == 4  # pairs of occupations, across files
     assert "type 2" not in set(result.table["condition"])
 
 
@@ -115,10 +115,10 @@ def winogender_folder(folder: Path) -> Path:
 def test_winogender_sets_she_beside_he_and_leaves_they_out(tmp_path: Path):
     result = coreference_scores(looking(STEREOTYPES), corpora.read(winogender_folder(tmp_path)))
     assert [value(result, "occupation chosen", form) for form in ("she", "he", "they")] == [0.5, 0.5, 0]
-    assert value(result, "she - he") == 0  # by occupation it is 1, 1, -1, -1
+    assert value(result, "she - he") == 0  # by occupation: 1, 1, -1, -1
     assert value(result, "Pearson of she - he with % women") == pytest.approx(1, abs=0.01)
     assert value(result, "Spearman of she - he with % women") == pytest.approx(0.894, abs=1e-3)  # two ties of two
-    assert pd.isna(value(result, "Pearson of she - he with % women", resolver="first"))  # it never differs
+    assert pd.isna(value(result, "Pearson of she - he with % women", resolver="first"))  # it is constant
     assert result.counts["pronouns left out of she - he: they"] == 8
 
 
@@ -128,7 +128,7 @@ def test_head_and_rule_are_chosen_on_the_other_half(tmp_path: Path):
     whole = result.table.loc[(result.table["half"] == WHOLE) & result.table["chosen"]]
     assert list(reported["resolver"]) == list(whole["resolver"])
     assert 0 < reported["n"].max() < whole["n"].max()
-    assert (reported.groupby(["score", "condition"]).size() == 2).all()  # a head, a rule
+    assert (reported.groupby(["score", "condition"]).size() == 2).all()  # a head and a rule
 
 
 def test_other_corpora_are_refused():

@@ -1,4 +1,4 @@
-"""One pass of the model serves what it attends to and what it writes: the same sums as of two readings."""
+"""One pass of the model serves both attention and norms, with the same sums as two readings."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ def test_attention_and_the_same_by_norm_add_up_as_in_two_readings():
 
 
 def test_whole_patterns_are_not_read_for_a_few_rows(monkeypatch):
-    """And what is read then is the same: sums of coreference, by attention and by norm."""
+    """And the sums of coreference are the same, by attention and by norm."""
     model, texts = worded("he", "she"), [_chained(at) for at in range(7)]
     weighted = NormWeighted(model)
 
@@ -59,7 +59,7 @@ def test_rows_that_are_undefined_are_named_as_whole_patterns_are():
 
 
 def _chained(at: int) -> AnnotatedText:
-    """A text with a man, a woman and two pronouns, the words of which differ from others'."""
+    """A text with a man, a woman and two pronouns, in words that other texts lack."""
     words = ["he", *WORDS[at : at + 2], "she", WORDS[at - 3], "he"]
     mentions = [Mention(0, 1, 0, "he"), Mention(3, 4, 3, "she"), Mention(5, 6, 5, "he")]
     return replace(AnnotatedText.plain(" ".join(words), f"text-{at}"), mentions=tuple(mentions))

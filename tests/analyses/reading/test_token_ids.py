@@ -1,4 +1,4 @@
-"""What needs no words is measured without a tokenizer: on texts of token ids, or on random ones."""
+"""Measures that need no words work without a tokenizer, on texts of token ids or on random ids."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_without_a_corpus_ids_are_random_and_the_same_for_everyone():
     assert first == again
     assert first != list(random_ids(model, 1))
     assert {len(text.words) for text in first} == {N_CTX}
-    assert all(len({*text.words}) <= N_CTX // 2 for text in first)  # so that copies come
+    assert all(len({*text.words}) <= N_CTX // 2 for text in first)  # so there are copies
 
 
 @pytest.mark.parametrize("word", ["43", "-1", "1.5", "Tim", "05"])

@@ -1,4 +1,4 @@
-"""Honest texts of which little can be measured: what cannot be drawn or measured is left out, and the rest stands."""
+"""Valid texts with little to measure: what cannot be measured or drawn is left out, and the rest stays."""
 
 from dataclasses import replace
 
@@ -52,10 +52,10 @@ SENTENCE = "".join(f"{row}\t_\t_\n" for row in ROWS)
 
 @pytest.mark.parametrize("name", ["part-of-speech", "coreference"])
 def test_the_single_commands_leave_out_and_say_what_never_occurs(name, tmp_path, stories, capsys):
-    """A foreign treebank: no det, amod, nsubj or obj, no noun, no adjective; `conj` alone is asked."""
+    """A foreign treebank without det, amod, nsubj, obj, nouns and adjectives; only `conj` is measured."""
     treebank = tmp_path / "foreign.conllu"
     treebank.write_text("".join(f"# newdoc id = d{at}\n{SENTENCE}\n" for at in range(12)))
-    corpora = ["--corpus", str(treebank), "--corpus", "tales:4"]  # the treebank has no chains
+    corpora = ["--corpus", str(treebank), "--corpus", "tales:4"]  # the treebank lacks chains
     given = [*corpora, "--model", str(stories), "--out", str(tmp_path / "out"), "--no-labels", "--pairs", "4"]
     assert command(capsys, name, *given).code == 0
     run, shown = runs.read(tmp_path / "out"), " ".join(page_of(tmp_path / "out").text.split())

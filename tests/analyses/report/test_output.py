@@ -1,4 +1,4 @@
-"""An output directory is whole or not there, and others' files in it are left alone."""
+"""An output directory is complete or absent, and others' files in it stay."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def drawing() -> Figure:
 
 
 def at_shift(patch: pytest.MonkeyPatch, moved: int, act: Callable[[], object]) -> None:
-    """Act when so many files were moved."""
+    """Call `act` once `moved` files were moved."""
     shift, times = output._shift, count()
 
     def acting(file, place):
@@ -89,7 +89,7 @@ def test_tables_and_figures_lie_where_the_design_says_also_figures_that_are_draw
 
 
 def test_a_later_run_replaces_its_own_files_and_keeps_those_of_others(tmp_path):
-    """Whatever its record says of files outside, and though it holds half a character."""
+    """Even if its record names files outside, and contains half a character."""
     out = tmp_path / "out"
     write(out, "report.html", "old/only.txt")
     (out / "notes.txt").write_text("mine")
@@ -106,7 +106,7 @@ def test_a_later_run_replaces_its_own_files_and_keeps_those_of_others(tmp_path):
 
 @pytest.mark.parametrize("name", ["report.html", "run.json", "tables", "pipe", "out", "above"])
 def test_what_is_not_ours_is_refused_before_the_work_and_stays(tmp_path, name):
-    """A file by our name, one in place of a folder, and a pipe, which is not waited for."""
+    """A file with our name, one instead of a folder, and a pipe, which must not block."""
     file = tmp_path / {"pipe": "run.json"}.get(name, name)
     os.mkfifo(file) if name == "pipe" else file.write_text("mine")
     out = {"out": file, "above": file / "under"}.get(name, tmp_path)
@@ -136,7 +136,7 @@ def test_a_run_that_fails_leaves_what_was_there(tmp_path, earlier):
 
 
 def showing(out: Path, after: BaseException | None = None) -> None:
-    """Shows one page before the other is ready, where it may."""
+    """Show one page before the other is ready, if allowed."""
     with output.writing(out) as new:
         new.text("report.html", "first")
         new.text("tables/first.csv", "1")
@@ -161,7 +161,7 @@ def test_what_was_shown_stays_and_says_that_it_is_not_all_until_the_rest_takes_i
     assert record(out)["unfinished"] == "effects"
     showing(out)
     with pytest.raises(type(error), match=r"^(no)?$"):
-        showing(out, error)  # a finished run keeps its place until the next is finished
+        showing(out, error)  # a finished run stays until the next is finished
     assert (out / "report.html").read_text() == "whole"
     assert {*files(tmp_path)} == {"out/report.html", "out/tables/whole.csv", "out/run.json"}
 
@@ -178,16 +178,16 @@ def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatc
 
     assert place() == "report"
     Path("report").mkdir()
-    assert place() == "report"  # nothing is in it
+    assert place() == "report"  # it is empty
     left("report")
     Path("report-2").write_text("a file of mine")
     Path("report-3").symlink_to("report")
     left("report-4", unfinished="labels", command="interp report")
     assert place() == "report-5"
     left("report", unfinished="labels", command="interp report --seed 1")
-    assert place() == "report"  # it goes on
+    assert place() == "report"  # it resumes
     with whole_files.alone(Path("report")):
-        assert place() == "report-5"  # another process is at work there
+        assert place() == "report-5"  # another process works there
 
 
 @pytest.mark.parametrize("moved", range(0, 6, 2))
@@ -203,7 +203,7 @@ def test_a_kill_while_files_are_moved_mixes_no_tables_and_the_next_run_goes_on(t
     tables = {path.name for path in (out / "tables").glob("*")}
     assert tables <= {"a.csv", "old.csv"} or tables <= {"a.csv", "b.csv", "new.csv"}
     assert record(out)["unfinished"]
-    with pytest.raises(RuntimeError), output.writing(out):  # which puts back what was there
+    with pytest.raises(RuntimeError), output.writing(out):  # which restores what was there
         raise RuntimeError
     assert files(out) == before
     write(out, "tables/b.csv")
@@ -252,7 +252,7 @@ def test_of_two_at_once_one_writes_and_the_other_says_so_and_no_draft_may_be_a_l
 
 @pytest.mark.parametrize("linked", ["kept", "tables", "run.json"])
 def test_no_forged_record_moves_or_removes_files_behind_links(linked, tmp_path):
-    """A draft and a run.json as a kill leaves them, in which something is a link."""
+    """A draft and a run.json as a kill leaves them, with a link inside."""
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     kept = tmp_path / ".out.interp-draft/out.earlier"
     for folder in (elsewhere / "tables", out, kept):

@@ -1,4 +1,4 @@
-"""What a report says of a behaviour and of a figure, by rule from its tables; and every name leads to what it means."""
+"""A report's sentences about behaviours and figures follow from its tables, and every name links to its meaning."""
 
 import re
 
@@ -42,7 +42,7 @@ def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that
         assert in_short("position", *rows, bars={"previous-token": bar})[0].endswith(said)
     (*_, last) = attention(OURS["position"], measured("position", *rows))
     assert last == "No labels were made, so untrained heads were not measured."
-    # where no head stands out the closest is named
+    # if no head stands out, the closest is named
     rows = [heads_row(0, 1, "position", "self", 0.03, 0.02), heads_row(0, 1, "position", "previous-token", 0.04, 0.02)]
     assert in_short("position", *rows) == [
         "No head stands out. The closest: L0.H1 looks at the token before with 4% of its attention; uniform attention "

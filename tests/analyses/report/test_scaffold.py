@@ -1,4 +1,4 @@
-"""Every command's directory is written alike: the record has the same keys, the page shows every kind of value."""
+"""All commands write their directories alike: records have the same keys, pages show every kind of value."""
 
 import json
 import re
@@ -65,11 +65,11 @@ def test_every_record_has_the_same_keys_whatever_was_measured(tmp_path):
     about = {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
     assert one["corpora"] == [about]
     assert len(one["model"]["fingerprint"]) == 64
-    assert one["model"]["sha256"] is None  # it was not read from files
+    assert one["model"]["sha256"] is None  # not read from files
     assert [each["name"] for each in two["models"]] == ["a", "b"]
     assert two["models"][1]["more"] == 2
     assert two["models"][0] == {"name": "a", **one["model"]}
-    # a record has what the page says in short as words
+    # the record has the page's summary in words
 
     first = (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), values.Bullets(["and", values.code("there")]))
     said = Definitions([first, ("Second", values.remark("Not a sentence."))])

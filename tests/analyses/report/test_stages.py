@@ -1,4 +1,4 @@
-"""What is planned before the first stage holds: no stage is beyond it, and the writing is the last."""
+"""Plans made before the first stage hold: no further stages come, and writing is the last."""
 
 import pytest
 from repeats import copying, repeating_texts
@@ -18,6 +18,6 @@ def test_no_stage_of_a_report_is_beyond_those_planned_and_the_last_is_the_last(t
     report.build(copying([], []), [texts], tmp_path / "out", progress=Announcer(silent=True), **options)
     assert all(state["stage_number"] <= state["stages"] for state in states)
     stages = [state["stages"] for state in states]
-    assert stages == sorted(stages, reverse=True)  # nothing came that was not planned
+    assert stages == sorted(stages, reverse=True)  # no unplanned stage came
     assert (states[-1]["stage_number"], states[-1]["stage"]) == (stages[-1], WRITING)
     assert any(state["total"] for state in states)

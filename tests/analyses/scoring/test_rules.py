@@ -1,4 +1,4 @@
-"""Which rule a head follows: planted choices come back under their own name, and chance beats no rival."""
+"""Which rule does a head follow? Planted choices get their own names, and chance beats no rival."""
 
 import random
 from collections import defaultdict
@@ -41,7 +41,7 @@ from models.stories import stories
 
 
 def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: bool, last_of_run: bool) -> int:
-    """Word by word from the query on; a word without tokens is none."""
+    """Search word by word from the query; words without tokens do not count."""
     of = window.text.tags
     assert of is not None
     inside = [at in window.columns and of[at] in tags for at in range(len(of))]
@@ -74,7 +74,7 @@ LAST_VERB, BEFORE = NAMES.index("last VERB"), NAMES.index("offset -1")
 
 
 def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: int = 0, chance: float = 0.1) -> Records:
-    """Choices of heads where the last verb is the wrong one in some items; `choose(target, rules, rng)` gives them."""
+    """Heads' choices, from `choose(target, rules, rng)`, with items in which the last verb is wrong."""
     rng = np.random.default_rng(seed)
     kept = Records(Heads("decoder", 1, n_heads), [MEASURE], (OFFSETS, NEAREST), RELATION)
     target, rules = rng.integers(-9, -1, n), rng.integers(-20, -10, (n, len(NAMES)))
@@ -96,11 +96,11 @@ def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: i
     ("chance", "wrong", "verdict"), [(0.1, 0.7, BEATS), (0.5, 0.7, CANNOT_TELL), (0.1, 0.3, BEYOND), (0.5, 0.3, WORSE)]
 )
 def test_right_no_more_often_than_any_word_of_the_tag_or_than_the_rule_is_not_set_apart(chance, wrong, verdict):
-    """Half of the targets anywhere; where the rule is right seven times in ten, a head knows what it does not, and less
-    in all."""
+    """Half of the targets are random. If the rule is right seven times in ten, a head knows what the rule does not, but
+    less overall."""
 
     def half(target, rules, rng):
-        return np.where(rng.random((len(target), 4)) < 0.5, target[:, None], -25)  # else a word of no rule
+        return np.where(rng.random((len(target), 4)) < 0.5, target[:, None], -25)  # else a word that no rule chooses
 
     table = judged(records(half, chance=chance, wrong=wrong))
     assert (table["p"] < 0.01).all()
@@ -112,12 +112,12 @@ def test_right_no_more_often_than_any_word_of_the_tag_or_than_the_rule_is_not_se
 
 
 def judged(kept: Records) -> pd.DataFrame:
-    """The table, of chosen words alone."""
+    """The table, from chosen words alone."""
     return rules_table([kept], "part-of-speech", "made up")
 
 
 def named(target, rules, rng):
-    """A head of the relation, one of the last verb, one of the word before, and one of chance."""
+    """Heads that choose the target, the last verb, the word before, and at random."""
     return np.stack([target, rules[:, LAST_VERB], rules[:, BEFORE], rng.integers(-30, -20, len(target))], 1)
 
 
@@ -135,7 +135,7 @@ def test_planted_heads_come_back_under_their_own_names():
 
 
 def test_a_head_of_a_fixed_offset_beats_no_other_rule():
-    """Where the last verb is wrong and the word before is right, its head is right: by its own rule alone."""
+    """Where the last verb is wrong and the word before right, the offset head is right, but only by its own rule."""
 
     def beside(target, rules, rng):
         rules[:, BEFORE] = -1
@@ -149,9 +149,9 @@ def test_a_head_of_a_fixed_offset_beats_no_other_rule():
 
 
 def test_what_cannot_be_told_follows_no_rule():
-    never_wrong = judged(records(named, wrong=0.0))  # it leaves nothing to test
+    never_wrong = judged(records(named, wrong=0.0))  # nothing is left to test
     assert set(never_wrong["verdict"]) == {CANNOT_TELL}
-    assert set(never_wrong["rule"]) == {NO_RULE}  # a perfect head would do the same
+    assert set(never_wrong["rule"]) == {NO_RULE}  # a perfect head would choose the same
     assert never_wrong["detectable"].isna().all()
     assert never_wrong["q"].isna().all()
     kept = records(named)
@@ -163,7 +163,7 @@ def test_what_cannot_be_told_follows_no_rule():
 
 
 def test_a_rule_names_a_head_that_follows_it_on_the_half_that_did_not_choose_it():
-    """The last verb on one half of the documents and the word before on the other: the better of two on any half."""
+    """The last verb on one half of the documents, the word before on the other: each is the better rule on its half."""
     kept = records(named, n_heads=1, n=2000)
     part = kept.parts[0]
     verb, before = (following(part, at) for at in (LAST_VERB, BEFORE))
@@ -190,7 +190,7 @@ MADE = ("words", "right")
 
 
 def following(part: Outcomes, rule: int, follows: torch.Tensor | None = None) -> Outcomes:
-    """One head that follows a rule, or where it does not, goes to a word of no rule."""
+    """A head that follows a rule or, where it does not, chooses a word of no rule."""
     follows = torch.ones(len(part.groups), dtype=torch.bool) if follows is None else follows
     made = torch.where(follows, part.rules[:, rule], -25), part.hits[:, rule] & follows
     one = {name: getattr(part, name)[:, :1] for name in ("mass", "kinds")}
@@ -223,7 +223,7 @@ def test_a_decoder_says_of_how_many_items_it_was_asked():
         share = np.mean(after[name])
         for way, asked in (("head->dependent", share), ("dependent->head", 1 - share)):
             measure = f"relation:{name}:{way}"
-            if measure in rules.index:  # in both halves
+            if measure in rules.index:  # if in both halves
                 assert rules.loc[measure, "asked"] == pytest.approx(asked)
 
 
@@ -232,9 +232,9 @@ PAIRS = [(0, 1), (2, 1), (1, 0)]
 
 
 def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = False) -> TagTotals:
-    """Heads on tags in random order, or in an order that gives words of each tag other words before them.
+    """Heads on tags in random order, or in an order in which each tag has other tags before it.
 
-    One head likes keys of tag 1 whoever asks, one from tag 0 alone, one none; one is noise.
+    One head likes keys of tag 1 from any tag, one only from tag 0, one has no preference; one is noise.
     """
     generator = torch.Generator().manual_seed(0)
     tags = torch.randint(TAGS, (prompts, n), generator=generator)
@@ -290,21 +290,21 @@ def test_a_head_that_likes_a_tag_whoever_asks_is_not_about_the_one_who_asks():
 
 
 def test_where_little_text_cannot_tell_who_asks_nothing_is_said_of_all_who_ask():
-    """A head that likes a tag from one tag alone, in too few documents to set it apart, does not like it from all."""
+    """A head that likes a tag only from one tag, in too few documents to tell, does not like it from all."""
     table = of_lifts(prompts=14)
     table = table.loc[table["measure"] == "tag:X->Y"].set_index("head")
     assert table.loc[1, ["verdict", "rule"]].tolist() == [CANNOT_TELL, NO_RULE]
     assert table.loc[0, "rule"] == "any->Y"
 
 
-# Who attends most to a word (Clark's head->dependent): one column of attention between words at a time.
+# Who attends most to a word (Clark's head->dependent)? One column of attention between words at a time.
 
 
 PIECES = ("a", "b-c", "d", "e-f-g", "h", "i")
 
 
 def parsed(number: int) -> AnnotatedText:
-    """Words of one, three and five pieces, each depending on another by lot."""
+    """Words of one, three and five pieces, each with a random head."""
     rng = random.Random(number)
     words = tuple(rng.choice(PIECES) for _ in range(9))
     heads = tuple(-1 if at == 0 else rng.choice([other for other in range(9) if other != at]) for at in range(9))
@@ -347,11 +347,11 @@ def test_every_share_is_that_of_the_columns(causal, start):
 
 
 def test_a_strength_says_which_plants_are_found():
-    """A rule that errs in three tenths of 1,200 items: most plants are found a little above what is detectable."""
+    """A rule errs in three tenths of 1,200 items: most plants are found slightly above the detectable strength."""
     kept = records(named)
     table = judged(kept)
     (strength,) = {*table["detectable"]}
-    assert 0.5 < strength < 0.8  # right more often than it makes the rule's choice
+    assert 0.5 < strength < 0.8  # more often right than following the rule
     assert table["headroom"].iloc[0] == pytest.approx(1 - table["rival_value"].iloc[0])
     ((_, items),) = kept.rows(0)
     cuts = bar(np.array([1.0]), 0.05), bar(np.array([1.0]), 0.05)

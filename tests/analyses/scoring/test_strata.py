@@ -31,8 +31,8 @@ TEXT = AnnotatedText(tuple(WORDS), (True,) * 11, "keys", **_ANNOTATION)
 def test_what_stands_between_two_words_gives_their_strata():
     assert of_pair(TEXT, 9, 1) == ["attractor between", "clause between"]  # keys ... were
     assert of_pair(TEXT, 8, 7) == ["nothing between"]  # Sam saw
-    assert of_pair(TEXT, 8, 5) == []  # a pronoun and a name: two
-    assert of_pair(TEXT, 5, 1) == []  # a preposition alone
+    assert of_pair(TEXT, 8, 5) == []  # a pronoun and a name, so two words
+    assert of_pair(TEXT, 5, 1) == []  # only a preposition
     assert of_pair(TEXT, 7, 5) == ["one noun between"]
 
 
@@ -65,7 +65,7 @@ def test_the_longer_rules_choose_what_is_written():
 
 
 def test_a_row_before_the_word_is_read_in_its_place():
-    """All attention of the row before "were" on "keys", of its own row on "door"."""
+    """The row before "were" puts all attention on "keys", its own row on "door"."""
     (batch,) = Reading(reader([TEXT], causal=True), [TEXT])
     items = Items.from_batch(batch, lambda text: [(9, 1, 0, 9)], np.zeros(1, dtype=int), causal=True)
     columns = batch.windows[0].columns
@@ -116,7 +116,7 @@ def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
 
 
 def test_kinds_are_tags_sides_orders_and_distances():
-    """Words of one kind by a search over words, in both directions."""
+    """Kinds of words, by a search over words in both directions."""
     corpus, seen = list(stories(3, 5)), 0
     model = reader(corpus, causal=False)
     for batch in Reading(model, corpus):

@@ -1,4 +1,4 @@
-"""Heads of a suite: the same numbers as plain sweeps and edits, prompts that align by hand, none where none is."""
+"""Heads of a suite: same numbers as plain sweeps and edits, hand-aligned prompts, no heads where none exist."""
 
 from collections import Counter
 from dataclasses import replace
@@ -36,7 +36,7 @@ def model() -> Transformer:
 
 @pytest.fixture(scope="module")
 def paradigm(model) -> Paradigm:
-    """Items of two poles that the model gets right: whatever its weights, some word turns its choice round."""
+    """Items of two poles that the model gets right: for any weights, some word flips its choice."""
     items = []
     for frame, first, second, right, wrong in turns(model, [*WORDS, *MORE]):
         items.append(item(f"{first} {frame}", right, wrong, "a", frame))
@@ -55,7 +55,7 @@ def pair(good: str, bad: str, pole: str = "", group: str = "") -> Item:
 
 
 def item(prefix: str, good: str, bad: str, pole: str, group: str) -> Item:
-    """A pair with one prefix, whose first word is named."""
+    """A pair with a common prefix, whose first word is named."""
     first, rest = prefix.split(" ", 1)
     sides = [f"{{named:{first}}} {rest} {{critical:{word}}}" for word in (good, bad)]
     return pair(*sides, pole, group)
@@ -85,7 +85,7 @@ def test_exchanged_heads_are_those_of_a_plain_sweep(model, paradigm):
 
 def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
     (each,) = only(model, pair("the very old dog saw {critical:Tim}", "the cat saw {critical:Tim}"))
-    assert each.aligned == ((0, 0), (3, 1), (4, 2))  # dog with cat; very and old have no partner
+    assert each.aligned == ((0, 0), (3, 1), (4, 2))  # dog aligns with cat; very and old have no partner
     assert not aligns(each)
     assert (each.right, each.wrong) == ((model.tokenizer.backend.token_to_id("Tim"),), ())
     site = "decoder.0.attn.z"
@@ -104,13 +104,13 @@ def test_prompts_of_unequal_length_exchange_what_is_aligned(model):
 
 
 def test_spans_align_from_their_last_pieces(model, tmp_path):
-    """Those that a table names, whatever else differs; and what is read has no other partner."""
+    """Spans named in a table align, whatever else differs; reading positions have no other partner."""
     named = "the very {named:old dog} ran on by {critical:Tim}", "the {named:old dog} sat by {critical:Tim}"
     read = "the {named:cat man} on {critical:Tim}", "the {named:cat} {critical:Tim}"
     (tmp_path / "p.csv").write_text("\n".join(["good,bad", ",".join(named), ",".join(read)]))
     first, second = only(model, *suites.read(tmp_path / "p.csv").paradigms[0].items)
     assert dict(first.aligned) == {0: 0, 2: 1, 3: 2, 6: 4}  # ran on and sat are in no span
-    assert dict(second.aligned) == {0: 0, 3: 1}  # on, where Tim is foretold, and cat
+    assert dict(second.aligned) == {0: 0, 3: 1}  # on, where Tim is predicted, and cat
 
 
 def test_twins_are_on_one_side_where_groups_are_too_few(model, paradigm):
@@ -130,7 +130,7 @@ def test_all_heads_exchanged_with_an_equal_prompt_change_nothing(model):
 
 def test_each_preference_without_a_contrast_is_counted(model):
     alone = item("Tim saw", "He", "She", "a", "alone")
-    twin = item("Sue saw", "He", "She", "b", "alone")  # of the other pole, with the same answer
+    twin = item("Sue saw", "He", "She", "b", "alone")  # other pole, same answer
     ends = pair("Tim saw the dog", "Tim saw the cat")
     critical = pair("Tim saw {critical:dog} on", "Sue saw {critical:cat} on")
     long = pair(" ".join(["dog"] * 30), "the dog")
@@ -164,7 +164,7 @@ def test_hidden_is_a_plain_knock_out_less_its_nearest_other(model, paradigm):
     every, _ = contrasts(model, paradigm)
     batch, reads = torch.tensor([each.clean.ids for each in every]), torch.tensor([2])
     drops = []
-    for key in (0, 1):  # the first word is named, the second stands beside it
+    for key in (0, 1):  # the first word is named, the second is next to it
         mask = torch.arange(3)[None] == key
         margins = [lambda logits, e=e: logits[..., 0, e.right[0]] - logits[..., 0, e.wrong[0]] for e in every]
         claims = [Claim(n, reads, mask, Read(reads, margin)) for n, margin in enumerate(margins)]
@@ -173,7 +173,7 @@ def test_hidden_is_a_plain_knock_out_less_its_nearest_other(model, paradigm):
 
 
 def test_rules_choose_words_as_heads_do(model):
-    """The named word is two before in half of the items, three in the others, and the nearest of its class in all."""
+    """The named word is two back in half of the items, three in the others, and the nearest of its class in all."""
     items = []
     for number, (name, near) in enumerate(product(["dog", "cat", "man", "Tim"], [False, True] * 4)):
         words = "old {named:%s} on by {critical:saw}" if near else "very {named:%s} on the by {critical:saw}"

@@ -1,4 +1,4 @@
-"""Planted heads are found for their own phenomenon, and the textbook's are those that the page names."""
+"""Planted heads are found for their own phenomenon, and the textbook's heads are those named on the page."""
 
 import re
 
@@ -12,7 +12,7 @@ from models import load
 
 @pytest.mark.slow
 def test_planted_heads_are_found_for_their_own_phenomenon_and_for_no_other():
-    """Four of the twenty models that the benchmark draws."""
+    """Four of the benchmark's twenty models."""
     for seed in range(4):
         assert measured(seed, 24) == {"passed": 3, "missing": 0, "wrong": 0}
 

@@ -1,4 +1,4 @@
-"""Our own suites are balanced: no preference for words or lengths passes, and simple rules get what the page says."""
+"""Our suites are balanced: no preference for words or lengths passes, and simple rules score as the page says."""
 
 import random
 import re
@@ -21,7 +21,7 @@ def words(text: str) -> list[str]:
 
 
 def halves(item: Item, condition: str = GOOD) -> tuple[list[str], str]:
-    """The words before the one that decides, and that one."""
+    """The words before the deciding word, and that word."""
     sentence = item.sentences[condition]
     start, end = sentence.spans[CRITICAL]
     return words(sentence.text[:start]), sentence.text[start:end]
@@ -75,14 +75,14 @@ def test_the_textbook_knows_every_word_but_those_of_polarity():
 
 
 def kinds(item: Item, suite: str) -> list[str]:
-    """What each word of the kind that decides would say the pole is, in the sentence's order."""
+    """The pole that each word of the deciding kind would indicate, in order."""
     if suite == "two-people":
         return ["subject", "object"]
     return [POLES[suite][word.lower()] for word in halves(item)[0] if word.lower() in POLES[suite]]
 
 
 NOUNS = [noun for name in ("PEOPLE", "ANIMALS", "PLACES") for noun in WORDS[name]]
-POLES = {  # by word, of the suites in the words of the textbook
+POLES = {  # word: pole, for suites in the textbook's words
     "agreement": {noun.singular: "singular" for noun in NOUNS} | {noun.plural: "plural" for noun in NOUNS},
     "reflexives-gender": dict.fromkeys(("king", "boy", "man"), "masculine")
     | dict.fromkeys(("queen", "girl", "woman"), "feminine"),
@@ -95,7 +95,7 @@ POLES = {  # by word, of the suites in the words of the textbook
 
 
 def test_rules_that_look_at_the_first_or_last_such_word_get_what_the_page_says():
-    """The two columns of its table; 1 where nothing else of the kind is in the sentence."""
+    """The two columns of its table; 1 if the sentence has no other word of the kind."""
     table = {row[0]: row[1:] for row in cells((ROOT / "docs/suites.md").read_text())}
     for name in BUILTIN[:6]:
         for paradigm in builtin(name).paradigms:

@@ -1,4 +1,4 @@
-"""Accuracy and verdicts: worked out by hand, for models that prefer words and for answers that are given."""
+"""Accuracy and verdicts, worked out by hand, for models that prefer words and for given answers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,7 +48,7 @@ def test_critical_words_are_scored_after_what_comes_before_them(tmp_path):
     (tmp_path / "p.csv").write_text("good,bad\nthe {critical:dog} run,the {critical:dogs} runs\n")
     (row,) = suites.measure(word_model(**SHARES), suites.read(tmp_path / "p.csv")).to_dict("records")
     assert (row["right"], row["right_critical"]) == (0.5, 1)
-    assert np.isnan(row["five_gram"])  # no text was named
+    assert np.isnan(row["five_gram"])  # no text was given
 
 
 def test_predictions_are_of_regions_in_bits_and_their_claims_are_poles():
@@ -107,7 +107,7 @@ def test_sisters_are_poles_of_each_other():
 
 
 def test_who_prefers_words_passes_nothing():
-    """Whatever the words' shares: each sentence that is right with one word is wrong with the other."""
+    """For any shares of words: each sentence that is right with one word is wrong with the other."""
     pairs = ("the dog runs", "the dog run"), ("the dogs run", "the dogs runs")
     parts = [paradigm("singular", *[pairs[0]] * 20, sister="plural"), paradigm("plural", *[pairs[1]] * 20)]
     for shares in (SHARES, SHARES | {"runs": 0.1, "run": 0.2}, SHARES | {"runs": 0.15, "run": 0.15}):

@@ -1,4 +1,4 @@
-"""The n-gram baseline against the formula written out with dictionaries, on text small enough to check every number."""
+"""The n-gram baseline against the formula in dictionaries, on text small enough to check every number."""
 
 from collections import Counter, defaultdict
 
@@ -11,7 +11,7 @@ D_VOCAB = 13
 
 
 def text(length: int, seed: int) -> np.ndarray:
-    """Tokens of very different frequency, some of which never come, and each likely to follow the one before."""
+    """Tokens of very different frequencies, some absent, each likely to follow the one before."""
     rng = np.random.default_rng(seed)
     shares = 1 / np.arange(1, D_VOCAB) ** 1.5
     drawn = rng.choice(D_VOCAB - 1, length, p=shares / shares.sum())
@@ -19,7 +19,7 @@ def text(length: int, seed: int) -> np.ndarray:
 
 
 class Written:
-    """Modified Kneser-Ney, a dictionary a length."""
+    """Modified Kneser-Ney, with a dictionary per length."""
 
     def __init__(self, tokens: list[int], order: int, d_vocab: int = D_VOCAB):
         grams = {n: [tuple(tokens[i : i + n]) for i in range(len(tokens) - n + 1)] for n in range(1, order + 1)}
@@ -58,9 +58,9 @@ class Written:
 
 @pytest.mark.parametrize(("order", "far"), [(1, 1), (2, 1), (3, 1), (5, 1), (5, 1_000_003)])
 def test_every_probability_is_that_of_the_formula(order: int, far: int):
-    """Whatever the size of the vocabulary: `far` times as many tokens, of which all others never come."""
+    """For any vocabulary: `far` times as many tokens, of which the additional ones never occur."""
     train, other = far * text(600, 0), far * text(60, 1)
-    other[-3:] = far * D_VOCAB - 1  # a token that was never seen
+    other[-3:] = far * D_VOCAB - 1  # an unseen token
     written = Written(train.tolist(), order, far * D_VOCAB)
     wanted = [written(tuple(other[:at].tolist()), int(token)) for at, token in enumerate(other)]
     found = KneserNey(train, far * D_VOCAB, order).probabilities(other)

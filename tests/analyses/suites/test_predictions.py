@@ -1,4 +1,4 @@
-"""SyntaxGym's formulas: what they mean, written out for a few items, and what is refused."""
+"""SyntaxGym's formulas: what do they mean, written out for a few items, and what is refused?"""
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ HOLDS = {
     "(1;%a%) = (1;%b%)": [0, 1, 0],  # within a thousandth
     "[(1;%a%) + (1;%b%)] > 3.5": [0, 1, 1],
     "(1;%a%) - (1;%b%) < -0.5": [1, 0, 0],
-    "(1;%a%) - [(1;%b%) - 1] > 0": [0, 1, 1],  # from the left, and brackets first
+    "(1;%a%) - [(1;%b%) - 1] > 0": [0, 1, 1],  # from left to right, brackets first
     "(1;%a%) < 2 & (1;%b%) > 1.5": [1, 0, 0],
-    "(1;%a%) < 2 | (1;%a%) > 2 & (1;%b%) < 2": [1, 0, 1],  # `&` joins more closely
+    "(1;%a%) < 2 | (1;%a%) > 2 & (1;%b%) < 2": [1, 0, 1],  # `&` binds more tightly
     "( 1 ; %a% ) < ( * ; %c-2% )": [0, 1, np.nan],
     "[(1;%a%) < 2] | [(*;%c-2%) > 5]": [1, 1, np.nan],
 }

@@ -1,4 +1,4 @@
-"""Probabilities of sentences: set by hand, beside a plain loop, and beside `transformers`."""
+"""Probabilities of sentences: set by hand, against a plain loop, and against `transformers`."""
 
 import math
 
@@ -54,7 +54,7 @@ def test_no_sentence_depends_on_those_beside_it(monkeypatch, tmp_path):
     alone = [float(score_sentences(model, [text])["log_probability"].iloc[0]) for text in texts]
     monkeypatch.setattr(sentence_scores, "LOT", 2)
     counts = []
-    for _ in range(2):  # the second time from what was kept
+    for _ in range(2):  # the second time from stored results
         with lots.using(lots.Setting(shards := lots.Shards(tmp_path, "x"))):
             np.testing.assert_allclose(score_sentences(model, texts)["log_probability"], alone, rtol=1e-6)
         counts.append(shards.counts)

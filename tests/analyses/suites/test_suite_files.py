@@ -1,4 +1,4 @@
-"""Suites as others write them: what is read of them, and what is refused in one line."""
+"""Others' suites: what do we read from them, and what is refused in one line?"""
 
 import gzip
 import json
@@ -49,7 +49,7 @@ def test_blimp_s_pairs_have_spans_answers_and_poles(tmp_path):
     assert first.sister is None
     good = first.items[0].sentences["good"]
     assert parts(good) == {"critical": "himself", "differing": "himself"}
-    assert [item.pole for item in first.items] == ["masculine", "feminine", ""]  # as many of either direction
+    assert [item.pole for item in first.items] == ["masculine", "feminine", ""]  # equally many in both directions
     assert second.sister == "wh_vs_that_no_gap"
     assert second.items[0].sentences["bad"].spans == {"differing": (0, 7)}
 
@@ -78,7 +78,7 @@ def test_items_that_share_words_are_one_group(tmp_path):
     file.write_text("\n".join(rows))
     groups = [item.group for item in suites.read(file).paradigms[0].items]
     assert groups[:3] == ["dog / dogs", "dog / dogs", "cat / cats"]
-    file.write_text("\n".join(rows[:14]))  # seven groups are too few, and so is the one word before: none are made
+    file.write_text("\n".join(rows[:14]))  # seven groups are too few, and so is one word before: no groups
     assert [item.group for item in suites.read(file).paradigms[0].items] == [str(at) for at in range(1, 15)]
 
 
@@ -90,7 +90,7 @@ def test_syntaxgym_s_regions_are_spans(tmp_path):
     sentence = item.sentences["match"]
     assert (paradigm.name, item.key, sentence.text) == ("number", "7", "The keys are lost .")
     regions = {"1": "The keys", "2": "", "3": "are lost", "4": "."}
-    assert parts(sentence) == {**regions, "critical": "are lost"}  # since predictions read no other
+    assert parts(sentence) == {**regions, "critical": "are lost"}  # predictions read no other region
     assert [each.formula for each in paradigm.predictions] == ["(3;%match%) < (3;%mismatch%)"]
 
 
