@@ -1,4 +1,4 @@
-"""Where cross-attention should look is known: scores have answers from paper, and parts are found to the letter."""
+"""Where cross-attention should look is known, so scores have answers on paper, and parts are found to the letter."""
 
 from datetime import date
 
@@ -36,8 +36,8 @@ def reader() -> Transformer:
 
 def test_only_rows_that_write_a_part_count_and_each_for_its_own_part():
     sought = torch.zeros(1, 2, 4, 5, dtype=torch.bool)
-    sought[0, 0, 0:2, 1:3] = True  # rows 0 and 1 write what stands in columns 1 and 2
-    sought[0, 1, 2, 4] = True  # row 2 what stands in column 4; row 3 nothing
+    sought[0, 0, 0:2, 1:3] = True  # rows 0 and 1 write columns 1 and 2
+    sought[0, 1, 2, 4] = True  # row 2 writes column 4; row 3 nothing
     pattern = torch.eye(5)[torch.tensor([[[1, 4, 4, 1], [2, 1, 0, 0]]])]  # where each row of two heads looks
     hits, rows = alignment.score(pattern, sought)
     assert hits.tolist() == [[[1, 1, 2], [2, 0, 2]]]
@@ -59,7 +59,7 @@ def test_what_is_aligned_spells_the_same_date(reader):
 
 @pytest.mark.parametrize(
     ("digits", "places"),
-    [((0, 3), range(4)), ((-4, -3, -2, -1), range(-2, -6, -1))],  # after the year its end
+    [((0, 3), range(4)), ((-4, -3, -2, -1), range(-2, -6, -1))],  # after the year, its end
     ids=["first", "last"],
 )
 def test_what_stands_at_one_place_is_found_there_by_the_baseline(reader, digits, places):
@@ -75,7 +75,7 @@ def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):
     table = alignment.measure(reader, pairs)
     assert set(table["measure"]) == {"letter", "any part"}
     assert set(table["n"]) == {sum(len(pair.source) for pair in pairs)}
-    assert table["baseline"].max() < 0.5  # a fixed place has one letter of each text, and what is the same by chance
+    assert table["baseline"].max() < 0.5  # a fixed place hits one letter of each text, and equal ones by chance
 
 
 def test_padding_changes_nothing(reader):

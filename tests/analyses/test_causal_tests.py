@@ -1,4 +1,4 @@
-"""Minimal pairs: the sentence decides, who guesses is refused, and the pairs that choose a head do not report it."""
+"""Minimal pairs: the sentence decides, guessing is refused, and pairs that choose a head do not report on it."""
 
 from collections import Counter
 
@@ -29,7 +29,7 @@ def model():
 
 
 def right(*parts: float, each: int = 100) -> torch.Tensor:
-    """Logit differences of which the given shares are right."""
+    """Logit differences with the given shares right."""
     return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in parts])
 
 
@@ -40,11 +40,11 @@ NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
     ("parts", "prompts", "answers", "clusters", "said"),
     [
         ((0.84, 0.84), 100, WAS, [], None),
-        ((0.52, 0.84), 100, [], [], None),  # 136 of 200: more than a coin gets, by saying "were"
+        ((0.52, 0.84), 100, [], [], None),  # 136 of 200: better than a coin, by always saying "were"
         ((0.52, 0.84), 100, WAS, [], "in 52 of 100 prompts where that is “was”, which a coin would do as well"),
-        ((0.84, 0.58), 100, WAS, [], "“were”"),  # its interval holds one half
+        ((0.84, 0.58), 100, WAS, [], "“were”"),  # its interval includes one half
         ((*[1.0] * 6, *[0.0] * 4), 20, [], [], None),
-        ((*[1.0] * 6, *[0.0] * 4), 20, [], [NOUNS], "120 of 200"),  # prompts that share a noun are not as many draws
+        ((*[1.0] * 6, *[0.0] * 4), 20, [], [NOUNS], "120 of 200"),  # prompts that share a noun are not independent
         ((1.0,), 4, [], [], "4 of 4"),  # too few to tell
         ((1.0,), 8, [], [], None),
     ],
@@ -55,7 +55,7 @@ def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, a
 
 
 def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):
-    """Of one person, whoever averages what it sees tells he from she."""
+    """With one person, averaging what is visible tells he from she."""
     tasks = [coreference.effects(each).tasks for each in (model, shuffled_copy(model, 1))]
     mine, copied = (next(task for task in each if task["task"] == "name-gender") for each in tasks)
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
@@ -68,7 +68,7 @@ def test_right_answers_are_those_of_whole_runs_and_are_counted_while_the_bound_i
     right = int((unpatched(model, pairs, logit_difference())[0]["logit_difference"] > 0).sum())
     assert 0 < right < len(pairs)
     assert [_right_answers(model, pairs, needed) for needed in (0.0, right - 0.5, float(right))] == [right] * 3
-    assert _right_answers(model, pairs, float(len(pairs))) < right  # the first wrong answers end it
+    assert _right_answers(model, pairs, float(len(pairs))) < right  # the first wrong answers stop counting
     assert _right_answers(model, pairs, right + 1.0) <= right
 
 
@@ -89,7 +89,7 @@ def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):
 def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either_way_round(model):
     task = part_of_speech._agreement(model, 200, 0, "agreement", "")
     both = {*zip(task.clusters["subject"], task.answers, strict=True)}
-    assert len(both) == 2 * len({*task.clusters["subject"]})  # no answer belongs to a noun
+    assert len(both) == 2 * len({*task.clusters["subject"]})  # no noun has a fixed answer
     assert sorted({*task.answers}) == ["was", "were"]
     task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "")
     assert task.pairs is not None
@@ -106,7 +106,7 @@ SHARES = [(0.5, 0.4), (0.5, 0.0), (0.0, 0.45), (0.6, 0.3), (-0.3, -0.3), (0.0, 0
 
 
 def swept(n: int = 40) -> Sweep:
-    """Noising of six heads: the clean difference is 1 and the corrupted -1, so more than half of it flips an answer."""
+    """Noising of six heads: the clean difference is 1, the corrupted -1, so more than half of it flips an answer."""
     half, wobble = torch.arange(n) >= n // 2, 0.3 * (torch.arange(n) % 3 - 1)
     removed = torch.stack([torch.where(half, second, first) + wobble for first, second in SHARES])
     clean = torch.ones(n)
@@ -121,9 +121,9 @@ def test_what_one_half_of_the_pairs_chooses_is_reported_on_the_other():
     assert {*rows["n"]} == {20}
     np.testing.assert_allclose(rows["effect"], [second for _, second in SHARES], atol=0.02)
     assert [*rows["choosing_bound"].notna()] == [True, True, False, True, True, False]
-    assert [*rows["flips"]] == [7, 0, 7, 7, 0, 0]  # of the third that loses .3 more than the mean
+    assert [*rows["flips"]] == [7, 0, 7, 7, 0, 0]  # a third of the prompts loses .3 more than the mean
     assert [*carriers(rows).index] == [0, 3, 4]
-    first, second = causes(rows, "made").to_dict("records")  # the half that chooses says which carries most
+    first, second = causes(rows, "made").to_dict("records")  # the choosing half decides which carries most
     assert (first["layer"], first["head"], second["layer"], second["head"]) == (1, 0, 0, 0)
     assert (first["noise_flips"], first["n"]) == (7, 20)
 
@@ -145,7 +145,7 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
         clean, corrupt = (tokenizer.decode(ids).split() for ids in (one, other))
         assert sorted(clean) == sorted(corrupt)
         assert clean != corrupt
-    # every pair of names comes before any comes again
+    # every pair of names occurs before any repeats
     names = zip(two.clusters["one person"], two.clusters["other person"], strict=True)
     assert max(Counter(names).values()) == 1
     assert len({*two.clusters["frame"]}) >= 8
@@ -159,7 +159,7 @@ def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alon
     )
     assert one["refused"] is None
     assert one["accuracy"] == 1.0
-    assert 0.6 < two_people["accuracy"] < 0.9  # of 120 independent prompts that would be more than a coin gets
+    assert 0.6 < two_people["accuracy"] < 0.9  # with 120 independent prompts, this would beat a coin
     assert "a coin would do as well" in two_people["refused"]
     rows = result.table.loc[result.table["intervention"] == "noise"]
     assert {*rows["task"]} == {"name-gender"}

@@ -1,8 +1,8 @@
 """Can the behaviours' colours be told apart and read, light and dark, in a figure too, by the colour-blind too?
 
-Sight without one kind of cone is simulated as Machado, Oliveira and Fernandes do (2009, "A physiologically-based model
-for simulation of color vision deficiency", severity 1), and colours are compared by CIEDE2000: about 1 is just seen by
-someone who looks for it, and 10 at a glance. Of tritanopia the authors call their model an approximation.
+We simulate sight without one kind of cone as Machado, Oliveira and Fernandes do (2009, "A physiologically-based model
+for simulation of color vision deficiency", severity 1), and compare colours by CIEDE2000: a difference of about 1 is
+just visible if one looks for it, 10 at a glance. The authors call their model of tritanopia an approximation.
 """
 
 import re
@@ -17,15 +17,15 @@ from analyses.figures import style
 
 colour = pytest.importorskip("colour", reason="colour-science is not installed: pip install -e '.[test]'")
 
-APART, READABLE = 10, 4.5  # CIEDE2000; and the contrast that WCAG 2.2 asks of text (1.4.3)
-BESIDE_WORDS = 5  # CIEDE2000: in a figure turned dark, where a name or a legend's words stand at each colour
+APART, READABLE = 10, 4.5  # CIEDE2000, and the contrast that WCAG 2.2 requires of text (1.4.3)
+BESIDE_WORDS = 5  # CIEDE2000: in a darkened figure, where words label each colour
 NAMES = ("position", "syntax", "coreference", "own")
 SHEET = (Path(style.__file__).parents[1] / "report" / "templates" / "style.css").read_text("utf-8")
-_LUMA = np.array([0.213, 0.715, 0.072])  # by which CSS turns hues
+_LUMA = np.array([0.213, 0.715, 0.072])  # by which CSS rotates hues
 
 
 def themes() -> list[dict[str, str]]:
-    """Colours by name, of a light page and of a dark one."""
+    """Colours by name, for a light page and a dark one."""
     light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{3,6})\b", part)) for part in SHEET.split(":root {")[1:3])
     return [{"bg": "#ffffff"} | {name: each for name, each in light.items() if len(each) == 7}, dark]
 
@@ -44,7 +44,7 @@ LIGHT, DARK = themes()
 PALETTES = {
     "light page": ({name: rgb(LIGHT[name]) for name in NAMES}, rgb(LIGHT["bg"])),
     "dark page": ({name: rgb(DARK[name]) for name in NAMES}, rgb(DARK["bg"])),
-    "figure on a dark page": (  # a behaviour of one's own has figures of its own
+    "figure on a dark page": (  # a user's behaviour has figures of its own
         dict(zip(NAMES[:3], [inverted(each, DARK["bg"]) for each in style.BEHAVIOURS.values()], strict=True)),
         rgb(DARK["bg"]),
     ),
@@ -56,7 +56,7 @@ def linear(shade: np.ndarray) -> np.ndarray:
 
 
 def seen(shade: np.ndarray, lacking: str) -> np.ndarray:
-    """In CIE L*a*b*, by someone who lacks these cones."""
+    """The colour in CIE L*a*b*, as seen by someone who lacks these cones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tritanopia is approximated
         matrix = np.eye(3) if lacking == "none" else colour.blindness.matrix_cvd_Machado2009(lacking, 1.0)
@@ -91,7 +91,7 @@ GROUNDS = ["bg", "tint", *(ground for _, ground, _ in WASHES)]
 
 @pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 def test_text_can_be_read_on_every_ground(theme):
-    """And the edge of a field or a fold is seen."""
+    """And edges of fields and folds are visible."""
     letters = [(ink, ground, least) for ground in GROUNDS for ink, least in LETTERS]
     for ink, ground, least in [*WASHES, *letters, ("own", "tint", READABLE), ("edge", "bg", 3)]:
         assert contrast(rgb(theme[ink]), rgb(theme[ground])) >= least, (ink, ground)

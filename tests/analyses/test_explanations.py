@@ -1,4 +1,4 @@
-"""What explains a head: rules name the keys that a search finds, and planted attention comes back as it was planted."""
+"""What explains a head? Rules name the keys that a search finds, and fits recover planted attention."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ RELATIONS = ("det", "nsubj", "obj", "amod", "obl")
 
 
 def texts(count: int = 60, length: int = 14, seed: int = 0) -> list[AnnotatedText]:
-    """Annotation by chance, so that no two rules name the same keys."""
+    """Texts with random annotation, so that no two rules name the same keys."""
     rng = np.random.default_rng(seed)
     result = []
     for number in range(count):
@@ -54,7 +54,7 @@ def seen() -> tuple[VisibleKeys, dict[str, str]]:
 
 
 def giving(seen: VisibleKeys, names: dict[str, str], *mixtures: dict[str, float], noise: float = 0.0) -> VisibleKeys:
-    """Heads that mix rules; where a rule names no key the others, or else uniform attention, take its place."""
+    """Heads that mix rules; if a rule names no key, the others replace it, or else uniform attention."""
     columns, draw = [*names], torch.Generator().manual_seed(0)
     heads = []
     for weights in mixtures:
@@ -70,17 +70,17 @@ def giving(seen: VisibleKeys, names: dict[str, str], *mixtures: dict[str, float]
 
 
 def table_of(seen: VisibleKeys, names: dict[str, str]) -> pd.DataFrame:
-    """`explained`, the heads in one layer."""
+    """The table of `explained`, with all heads in one layer."""
     return explained(seen, names, Heads("encoder", 1, seen.attention.shape[1], causal=False))
 
 
 def shares(table: pd.DataFrame, kind: str, head: int = 0) -> pd.Series:
-    """By part."""
+    """Shares of one kind, by part."""
     return table.loc[(table["kind"] == kind) & (table["head"] == head)].set_index("part")["share"]
 
 
 def named_by_hand(text: AnnotatedText, query: int) -> dict[str, list[int]]:
-    """The keys that some rules name from a word of a decoder; -1 is the start token."""
+    """The keys that some rules name for a decoder's query word; -1 is the start token."""
     words, tags, heads, relations = text.words, text.tags or (), text.heads or (), text.relations or ()
     chain = {mention.head: mention.chain for mention in text.mentions or ()}
     before = range(query)
@@ -122,7 +122,7 @@ def test_planted_mixtures_come_back(seen, noise):
     for head, (most, less) in enumerate(pairs):
         rows = table.loc[(table["kind"] == "mixture") & (table["head"] == head)].set_index("part")
         beside = rows.loc[[most, less], "weight"]
-        if UNIFORM not in (most, less):  # which also takes the place of both
+        if UNIFORM not in (most, less):  # uniform attention also replaces both
             assert beside[most] / beside.sum() == pytest.approx(0.7, abs=0.05)
         assert rows.loc[[most, less, UNIFORM], "share"].sum() > 0.95
         assert rows["share"].drop(ALL_GROUPS).sum() == pytest.approx(1, abs=1e-4)
@@ -154,7 +154,7 @@ def test_of_a_head_close_to_uniform_nothing_is_said(seen):
 def test_planted_models_are_explained_by_what_was_planted():
     result = explain(DECODER, texts(80))
     mixture = shares(result.table, "mixture")
-    assert mixture["offset -1"] == pytest.approx(13 / 14, abs=0.01)  # before the first word stands the start token
+    assert mixture["offset -1"] == pytest.approx(13 / 14, abs=0.01)  # before the first word is the start token
     assert shares(result.table, "shapley")["position"] > 0.8 * shares(result.table, "nested")[ALL_GROUPS]
     assert shares(result.table, "mixture", 1).isna().all()
     assert set(result.table["corpus"]) == {"texts"}

@@ -1,4 +1,4 @@
-"""Answers that flip: the numbers of a page again, by plain runs with an edit each."""
+"""Answers that flip: a page's numbers again, by plain runs with one edit each."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def model() -> Transformer:
 
 @pytest.fixture(scope="module")
 def pairs(model) -> Pairs:
-    """Forty of one person each: "Tom was sad because"."""
+    """Forty pairs about one person each: "Tom was sad because"."""
     return coreference.TASKS["name-gender"](model, 40, 0, "name-gender", "").pairs
 
 
@@ -33,7 +33,7 @@ def flips(model, pairs) -> Flips:
 
 
 def plain(model: Transformer, pairs: Pairs, heads: list[tuple[int, int]]) -> torch.Tensor:
-    """Probabilities of both answers, pair x answer, with heads' z as in the corrupted prompts."""
+    """Probabilities of both answers (pair x answer), with heads' z from the corrupted prompts."""
     layers = sorted({layer for layer, _ in heads})
     sites = [f"decoder.{layer}.attn.z" for layer in layers]
     other = run(model, pairs.corrupt, capture=sites)
@@ -68,7 +68,7 @@ def test_every_two_of_the_first_heads_are_measured_and_the_first_few_together(fl
     assert [sizes.count(size) for size in (1, 2)] == [TOP, TOP * (TOP - 1) // 2]
     assert sorted(size for size in sizes if size > 2) == [*range(3, TOP + 1)]
     assert flips.flips["heads"][0] == "L3.H4"
-    assert {*flips.answers["pair"]} == {*range(0, 40, 2)}  # the half that reports
+    assert {*flips.answers["pair"]} == {*range(0, 40, 2)}  # the reporting half
 
 
 def test_an_interval_has_a_width_where_none_or_all_flip():

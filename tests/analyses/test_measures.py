@@ -1,4 +1,4 @@
-"""A measure says once which keys it claims: on random patterns and real text its scorer adds up exactly those."""
+"""A measure defines its claimed keys once: its scorer adds up exactly those, on random patterns and real text."""
 
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -24,7 +24,7 @@ MASSES = [m for m in position.MEASURES if m.points and not m.corpus]
 
 
 def random_model(causal: bool) -> Transformer:
-    """Four heads of random scores over the words of some stories, with a start token."""
+    """Four heads with random scores over the words of some stories, with a start token."""
     words = sorted({word for text in texts() for word in text.words})
     layers = [[noise(3.0, 2 * layer + head) for head in range(2)] for layer in range(2)]
     return Planted(words, layers, n_ctx=60, causal=causal, start="<s>").build()
@@ -36,14 +36,14 @@ def texts() -> list[AnnotatedText]:
 
 @pytest.fixture(params=["decoder", "encoder", "default model"])
 def read_text(request, shared_file) -> tuple[Transformer, list[AnnotatedText]]:
-    """Random patterns in two kinds of stack, and the default model on sentences that people wrote."""
+    """Random patterns in two kinds of stack, and the default model on sentences written by people."""
     if request.param == "default model":
         return load("default"), list(read(shared_file("data", "ud-ewt", "en_ewt-ud-dev.conllu"), 25))
     return random_model(request.param == "decoder"), texts()
 
 
 def mass_on_claims(batch: Batch, measure: Measure, *, averaged: bool = False) -> tuple[torch.Tensor, float]:
-    """Attention on the claimed keys that a row sees, added up by head (`averaged`: over a word's pieces); and rows."""
+    """Attention on visible claimed keys, summed by head (`averaged` over a word's pieces); and the number of rows."""
     total, rows = torch.zeros(batch.pattern.shape[1], dtype=torch.float64), 0
     for prompt, window in enumerate(batch.windows):
         count = Counter(window.word_of)
@@ -103,7 +103,7 @@ def test_lifts_add_up_what_is_claimed(read_text):
 
 
 def test_relations_ask_for_the_words_that_they_pair(read_text):
-    """Items are the pairs of the measures, and an item's target lies where the measure claims it."""
+    """Items are the measures' pairs, and an item's target is where the measure claims it."""
     model, corpus = read_text
     collector = part_of_speech.Collector(model)
     chosen, measures = collector.chosen, collector.chosen.measures
@@ -125,7 +125,7 @@ def test_relations_ask_for_the_words_that_they_pair(read_text):
 
 
 def test_antecedents_are_chosen_among_what_is_claimed():
-    """Mass on the claimed keys over mass on all candidates, and whether the highest candidate is claimed."""
+    """The claimed keys' share of the mass on all candidates, and whether the highest candidate is claimed."""
     model, corpus = random_model(causal=True), texts()
     collector = coreference.Collector(model)
     share, right, n = defaultdict(float), defaultdict(float), defaultdict(int)
@@ -175,7 +175,7 @@ def test_a_users_claims_are_scored_as_ours(read_text):
         ours = theirs.sums.totals[sink]
         torch.testing.assert_close(mine.totals.scores[..., 0], ours.scores[..., at], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(mine.totals.rows[..., 0], ours.rows[..., at])
-        if sink == "removed":  # our null has no special token among the keys
+        if sink == "removed":  # our null has no special tokens among its keys
             theirs_null = theirs.sums.nulls[sink].mean[..., at]
             torch.testing.assert_close(mine.null.mean[..., 0], theirs_null, rtol=1e-3, atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""What docs/own_measures.md promises: its code runs as it stands, in the report and from the command line too."""
+"""What docs/own_measures.md promises: its code runs as written, also in the report and from the command line."""
 
 import json
 import re
@@ -31,7 +31,7 @@ WORDS, IN_REPORT, HIDDEN, PLACES = blocks("docs/own_measures.md", "python")
 
 
 def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
-    """From every verb to the word before it."""
+    """Pairs from every verb to the word before it."""
     return [(at, at - 1) for at, tag in enumerate(text.tags or ()) if tag == "VERB"]
 
 
@@ -53,7 +53,7 @@ def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
     row = table[(table["head"] == 0) & (table["sink"] == "kept")].iloc[0]
     assert (row["value"], row["n"], row["baseline_name"]) == (1.0, 12, "offset -1")
     assert "verb->negation" in set(table["measure"])
-    jaxtyping.config.update("jaxtyping_disable", True)  # as for users, who may give lists
+    jaxtyping.config.update("jaxtyping_disable", True)  # as for users, who may pass lists
     exec(HIDDEN, names)
     claim, lost = names["claim"], names["lost"]
     assert model.tokenizer.labels(run(model, names["text"]).tokens.ids[0, [4, 3]].tolist()) == ["see", "not"]
@@ -67,7 +67,7 @@ def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
 
 
 def test_a_measure_of_places_finds_the_head_that_looks_there():
-    """The page's claims in place of pairs: from a comma to the one before, two words back."""
+    """The page's claims instead of pairs: from a comma to the previous one, two words back."""
     names: dict[str, object] = {}
     exec(PLACES.replace("Measure(", "commas_before = Measure("), names | {"Measure": Measure}, names)
     commas = names["commas_before"]
@@ -79,7 +79,7 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
 
 
 def test_rivals_intervals_and_chance():
-    """The word before is chosen always by one head, and by chance by the one that looks at all alike."""
+    """One head always chooses the word before; a uniform one chooses it by chance."""
     model = Planted([*"abcde"], [[offset(-1), uniform, first_token]], n_ctx=24, start="<s>").build()
     plain_texts = [AnnotatedText.plain("a b c d e", f"d{at}") for at in range(30)]
     texts = [replace(text, tags=("X", "X", "X", "VERB", "X")) for text in plain_texts]
@@ -120,8 +120,8 @@ def test_a_users_head_is_labelled(tmp_path):
     assert heads == [[0, 0]]
     assert first.startswith("L0.H0 looks where “mine” says in 100% of cases")
     assert "untrained" not in first.lower()
-    assert page.endswith("ntrained heads gain less than 35%.")  # shuffled ones: places stay as they were
-    heads, first, page = labelled()  # the head does the same where the words stand in another order
+    assert page.endswith("ntrained heads gain less than 35%.")  # shuffling keeps positions
+    heads, first, page = labelled()  # the head does the same with words in another order
     assert heads == []
     assert first.startswith("We found no head that looks where “mine” says: at best L0.H0 gets 100%")
     bar = re.compile(r"ntrained heads (stay below|gain less than) [5-9][0-9]%\.?$")
@@ -139,7 +139,7 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch,
     )
     monkeypatch.setattr("analyses.cli.command_frame.opened", lambda *_: model)
     out = tmp_path / "out"
-    corpora = f"--corpus {treebank} --corpus tales:4".split()  # for what the treebank does not annotate
+    corpora = f"--corpus {treebank} --corpus tales:4".split()  # for annotation that the treebank lacks
     wanted = [*corpora, *["--no-labels", "--no-probes", "--no-experiments", "--pairs", "2", "--out"], str(out)]
     assert not command(capsys, "report", "--measures", str(own), *wanted).code
     assert "mine" in set(pd.read_csv(out / "tables/heads.csv")["measure"])

@@ -1,4 +1,4 @@
-"""Position: previous tokens against an outside implementation; the same seed, byte for byte; batches and windows."""
+"""Position: previous tokens against an outside implementation, identical bytes per seed, batches and windows."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ from models.planted import Planted, offset, uniform
 
 
 def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.Tensor:
-    """Mean attention from each token to the one before it, layer x head, from the eager attentions of transformers."""
+    """Mean attention from each token to the one before (layer x head), from eager attention in transformers."""
     from transformers import AutoModel, PreTrainedTokenizerFast
 
     theirs = AutoModel.from_pretrained(directory, attn_implementation="eager").eval()
@@ -58,7 +58,7 @@ def test_windows_score_every_word_of_a_long_text_once():
 
 
 def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents():
-    """More texts than untrained models read: the same ones are drawn whichever comes first."""
+    """With more texts than untrained models read, the same ones are drawn in any order."""
     words = [f"w{number}" for number in range(30)]
     model = Planted(words, [[offset(-1), uniform]], n_ctx=32, start="<s>").build()
     draws = (random.Random(number) for number in range(90))
@@ -84,4 +84,4 @@ def test_the_same_seed_gives_the_same_bytes_and_small_batches_the_numbers_of_lar
     assert table(seed=1).to_csv(index=False) != first
     for name, size in (("_PATTERN_ELEMENTS", 300), ("_POOL", 3)):
         monkeypatch.setattr(windows, name, size)
-        pd.testing.assert_frame_equal(table(), together, rtol=0, atol=1e-5)  # sums in another order round otherwise
+        pd.testing.assert_frame_equal(table(), together, rtol=0, atol=1e-5)  # sums in another order round differently

@@ -1,4 +1,4 @@
-"""Directories of runs are read as data: tables, joined tables, recipes for them, and one line where there is no run."""
+"""Directories of runs are read as data: tables, joined tables, recipes, and one line if there is no run."""
 
 import json
 import re
@@ -30,7 +30,7 @@ MODELS = {"tiny": Transformer(TransformerConfig(decoder=LLAMA))}
 
 @pytest.fixture
 def leave(tmp_path: Path) -> Callable[..., Path]:
-    """Leaves the directory of a run as every command does, with the tables that it is given."""
+    """Write a run's directory as every command does, with given tables."""
 
     def left(name: str, seed: int = 0, models=MODELS, command: str = "interp report", **tables) -> Path:
         page = Page("What?", ["short"], [], tables={"heads": HEADS, **tables})
@@ -41,7 +41,7 @@ def leave(tmp_path: Path) -> Callable[..., Path]:
 
 
 def facts_of(out: Path, **changed) -> Path:
-    """The same with other facts in run.json; None takes one away."""
+    """Change facts in run.json; None removes one."""
     facts = json.loads((out / "run.json").read_text()) | changed
     (out / "run.json").write_text(json.dumps({key: value for key, value in facts.items() if value is not None}))
     return out
@@ -53,14 +53,14 @@ def test_a_run_is_its_facts_and_its_tables(leave):
     run = runs.read(str(out))
     assert (run.name, run.model, run.seed, run.tables) == ("report", "tiny", 3, ["heads", "tokens"])
     pd.testing.assert_frame_equal(run.table("heads"), HEADS)
-    pd.testing.assert_frame_equal(run.table("tokens"), cells)  # whatever a spreadsheet makes of such texts
+    pd.testing.assert_frame_equal(run.table("tokens"), cells)  # whatever a spreadsheet would make of such texts
     assert run.facts == json.loads((out / "run.json").read_text())
     with pytest.raises(InputError, match=rf'no table "labels" in {re.escape(str(out))}: it has heads, tokens'):
         run.table("labels")
 
 
 def test_joined_tables_say_which_run_each_row_is_of(leave):
-    """Columns that a table has already keep their values, and runs called alike are told apart by their paths."""
+    """Existing columns keep their values, and runs with the same name are told apart by path."""
     one, two = leave("a/report", both=pd.DataFrame({"model": ["x"]})), leave("b/report", 1, {"other": MODELS["tiny"]})
     three = leave("c/training", models={}, both=pd.DataFrame({"run": ["one"], "step": [1]}))
     joined = runs.join([one, runs.read(two), three])
@@ -109,7 +109,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
             runs.join([out])
         assert "\n" not in str(refusal.value)
 
-    # one that is unfinished is read with a warning
+    # an unfinished run gives a warning
     out = facts_of(leave("report"), unfinished="labels")
     with pytest.warns(InputWarning, match="is unfinished, without labels: make it again, interp report"):
         assert runs.read(out).tables == ["heads"]
@@ -137,11 +137,11 @@ def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
     out = leave("run")
     assert len(runs.read(out).table("heads")) == 2
     other = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
-    other.to_parquet(out / "tables" / "heads.parquet")  # a good table, of another number
+    other.to_parquet(out / "tables" / "heads.parquet")  # a valid table with another number
     why = r"heads\.parquet cannot be read \(it is not as it was written\): make it again"
     with pytest.raises(InputError, match=why):
         runs.read(out).table("heads")
-    assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # of a run that told no hashes
+    assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # a run that recorded no hashes
 
 
 def parquet(table: pa.Table, **options) -> bytes:
@@ -174,14 +174,14 @@ def test_a_small_file_of_a_huge_table_is_refused_before_it_is_read(make, expecte
     out, content = leave("report"), make()
     assert len(content) < 200_000
     (out / "tables/heads.parquet").write_bytes(content)
-    facts_of(out, tables_sha256={"heads": sha256(content).hexdigest()})  # as whoever forges it says
+    facts_of(out, tables_sha256={"heads": sha256(content).hexdigest()})  # as a forger would state
     monkeypatch.setattr(pd, "read_parquet", lambda *_: pytest.fail("it was read"))
     with pytest.raises(InputError, match=rf"heads\.parquet cannot be read \(.*{expected}.*: make it again"):
         runs.read(out).table("heads")
 
 
 def test_the_code_of_the_recipes_finds_what_was_planted(leave, tmp_path, monkeypatch):
-    """docs/recipes.md: L0.H0 looks at the previous token, L0.H1 at all alike."""
+    """docs/recipes.md: L0.H0 looks at the previous token, L0.H1 attends uniformly."""
     from page_code import blocks
 
     draw, words = Random(0), [f"w{at}" for at in range(31)]

@@ -1,4 +1,4 @@
-"""Kills, races and full disks lose nothing, and what counts their losses sees a run that is made of two."""
+"""Kills, races and full disks lose nothing, and the check for losses notices a run mixed from two."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ def test_a_few_of_each_kind_lose_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_kills_and_full_disks_lose_nothing() -> None:  # of more than a hundred: docs/faults.md
+def test_kills_and_full_disks_lose_nothing() -> None:  # docs/faults.md has more than a hundred
     assert stops.full_disks(20).keys() <= {stops.SURVIVED, stops.REFUSED}
     assert stops.kills_of_trainings(15).keys() == {stops.SURVIVED}
     assert stops.kills_of_runs(15).keys() == {stops.SURVIVED}

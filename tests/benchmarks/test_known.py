@@ -1,4 +1,4 @@
-"""A stand-in that solves the prompts as GPT-2 small is said to: every planted head is found at its place."""
+"""A stand-in that solves the prompts as published for GPT-2 small: every planted head is found in place."""
 
 import random
 import re
@@ -14,7 +14,7 @@ from interp import AnnotatedText, Transformer
 from models.planted import GAIN, Head, Planted, Slots, antecedent, induction, offset, same_token, uniform, word_to_word
 
 WORDS = sorted({word for row in prompts(400)[["clean", "corrupt"]].to_numpy() for text in row for word in text.split()})
-AT = {  # where Wang et al. have the class, and where it stands here
+AT = {  # the class in Wang et al., and its place here
     "previous-token": (0, 1),
     "duplicate-token": (0, 2),
     "S-inhibition": (0, 3),
@@ -25,7 +25,7 @@ AT = {  # where Wang et al. have the class, and where it stands here
 
 
 def inhibiting(slots: Slots) -> Head:
-    """At the end, says which name came last."""
+    """At the end, tells which name came last."""
     head = word_to_word(["to"], NAMES)(slots)
     head.moves[slots.tokens, slots.previous] = torch.eye(slots.n_tokens)
     return head
@@ -49,7 +49,7 @@ def stand_in() -> Transformer:
 
 
 def texts() -> Corpus:
-    """Words in any order, each twice: what stands where, only the words tell."""
+    """Random words, each twice, so only the words tell what is where."""
     rng = random.Random(0)
     drawn = [" ".join(rng.sample(2 * rng.sample(WORDS, 12), 24)) for _ in range(24)]
     made = [AnnotatedText.plain(text, f"d{number}") for number, text in enumerate(drawn)]
@@ -66,7 +66,7 @@ def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
     assert (by_name["ci_low"].drop("S-inhibition") > 0).all()
     assert by_name.loc["name-mover", "value"] == pytest.approx(3.0, abs=1e-3)
     assert by_name.loc["negative-name-mover", "value"] == pytest.approx(-1.0, abs=1e-3)
-    # without it the mover looks at all three names: 3 (1/3 - 2/3) = -1 instead of 3, of a whole difference of 2
+    # without it, the mover looks at all three names: 3 (1/3 - 2/3) = -1 instead of 3, of a whole difference of 2
     assert by_name.loc["S-inhibition", "gain"] == pytest.approx(4 / 2, abs=1e-3)
     assert by_name.loc["previous-token", "labelled"]
     assert by_name.loc["name-mover", "labelled"] is None

@@ -1,4 +1,4 @@
-"""Pairs of sentences: what counts as right, and what the last noun says without a model."""
+"""Pairs of sentences: what counts as right, and what does the last noun predict without a model?"""
 
 from analyses.corpora.sentence_pairs import Sentence
 from benchmarks.published import by_last_noun, by_model, choices, share_right

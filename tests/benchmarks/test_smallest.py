@@ -1,4 +1,4 @@
-"""Every benchmark runs to its end, in the smallest form that it has: what pages quote can be had again."""
+"""Every benchmark runs to its end in its smallest form, so what pages quote can be reproduced."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A browser for pages: the system's Chromium; where it or its driver is absent, tests are skipped with the reason."""
+"""A browser for pages: the system's Chromium; without it or its driver, tests are skipped with the reason."""
 
 import shutil
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ def chromium() -> Iterator:
 
 
 class Shown:
-    """A file in a browser's window, with all that went wrong in it and all that it asked the outside for."""
+    """A file in a browser window, with its errors and its requests to the outside."""
 
     def __init__(self, browser, file: Path, *, width=1280, height=800, dark=False, scripts=True, hash=""):
         how = {"viewport": {"width": width, "height": height}, "color_scheme": "dark" if dark else "light"}
@@ -40,7 +40,7 @@ class Shown:
 
     @property
     def outside(self) -> list[str]:
-        """What was asked for beside the file itself."""
+        """Requests for anything but the file itself."""
         return [url for url in self.requests if not url.startswith(("data:", self.address))]
 
     def overflow(self) -> int:
@@ -48,7 +48,7 @@ class Shown:
         return self.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
     def small(self) -> list[str]:
-        """Texts that stand on the page in less than 12 pixels."""
+        """Texts on the page that are smaller than 12 pixels."""
         return self.page.evaluate(
             """[...document.querySelectorAll("body *")].filter(each =>
               each.checkVisibility() && [...each.childNodes].some(node => node.nodeType == 3 && node.data.trim())
@@ -56,7 +56,7 @@ class Shown:
         )
 
     def barriers(self) -> list[str]:
-        """What axe finds to be serious or critical, on a page whose folds are all open."""
+        """What axe finds serious or critical on the page, with all folds open."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         self.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
         found = axe.run(self.page).response["violations"]
@@ -69,7 +69,7 @@ class Shown:
 
 @pytest.fixture
 def browse(chromium) -> Iterator:
-    """Opens a file: `browse(file, width=390, dark=True, hash="#L1.H2")`."""
+    """Open a file: `browse(file, width=390, dark=True, hash="#L1.H2")`."""
     opened: list[Shown] = []
 
     def show(file: Path, **how) -> Shown:

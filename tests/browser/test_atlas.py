@@ -1,4 +1,4 @@
-"""The atlas of heads in a browser: small pictures with a word, the card beside them, and answers that flip."""
+"""The atlas of heads in a browser: small pictures with a word, cards beside them, and answers that flip."""
 
 from pathlib import Path
 from typing import Literal
@@ -37,7 +37,7 @@ def written(path: Path, title: str, first: Overview) -> Path:
 
 @pytest.fixture
 def page_of(tmp_path):
-    """A page with an atlas of so many layers and heads, in which words come round, and the card of one head."""
+    """Make a page with an atlas of given size, with recurring words, and one head's card."""
 
     def make(n_layers: int, n_heads: int) -> Path:
         layers, small = [], picture(np.tril(np.ones((20, 20))) / 20)
@@ -86,14 +86,14 @@ def first_screen(tmp_path) -> Path:
 def test_a_first_screen_has_few_words_and_its_card_all_three_parts(browse, first_screen, head):
     page = browse(first_screen, hash=f"#{head}").page
     said = [word for kind, word in page.evaluate(FIRST_SCREEN, 800) if kind in {"said", "name"}]
-    assert 40 < len(said) <= 120, said  # as of real reports (test_real_reports), which are slow
+    assert 40 < len(said) <= 120, said  # as in real reports (test_real_reports), which are slow
     parts = page.locator(".fact.shown:visible h3").all_inner_texts()
     assert [each.capitalize() for each in parts] == ["Where it looks", "What breaks", "What it had to beat"]
 
 
 def test_from_a_claim_it_is_no_click_to_its_sentence_its_intervention_and_what_it_had_to_beat(browse, first_screen):
-    """Of five facts: the atlas leads to a head's first, one press to each other; each shows all that it has."""
-    page = browse(first_screen, hash="#L1.H1/tag-noun-verb").page  # an address leads to a fact
+    """With five facts, the atlas leads to a head's first, and one press to each other; each shows all it has."""
+    page = browse(first_screen, hash="#L1.H1/tag-noun-verb").page  # an address opens a fact
     assert page.locator(".fact.shown:visible").get_attribute("id") == "L1.H1/tag-noun-verb"
     assert page.locator('[data-head="L1.H1"]').get_attribute("aria-current") == "true"
     for head in ("L0.H1", "L1.H0", "L1.H1"):
@@ -128,12 +128,12 @@ def test_heads_are_pressed_and_answers_flip_as_they_were_measured(browse, first_
     page.locator('[data-flip="L0.H1"]').click()
     assert page.locator(".flip-count").inner_text() == "Nothing changed: 1 prompts as they are."
     assert page.locator(".flip-pairs").inner_text().split("\n")[1] == "was 80% · were 10%"
-    page.locator('.atlas [data-head="L1.H1"]').click()  # on the atlas too
+    page.locator('.atlas [data-head="L1.H1"]').click()  # on the atlas, too
     assert page.locator('[data-flip="L1.H1"]').get_attribute("aria-pressed") == "true"
     assert "was 60% · were 30%" in page.locator(".flip-pairs").inner_text()
     page.evaluate("""for (let each = 0; each < 40; each++) {
         const list = document.querySelector(".flip-pairs"); list.append(list.firstChild.cloneNode(true)); }
-        dispatchEvent(new Event("resize"))""")  # so many scroll, which keys must be able to do
+        dispatchEvent(new Event("resize"))""")  # so many cells scroll, and keys must be able to scroll them
     page.click(".legend [data-only=needed]")
     assert {*page.locator(".atlas a:visible").all_inner_texts()} == {*page.locator(".atlas a.needed").all_inner_texts()}
     assert shown.errors == []

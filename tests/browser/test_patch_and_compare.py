@@ -1,4 +1,4 @@
-"""What `interp patch`, `compare` and `suite` leave, in a browser: cells lead to attention, heads mark their matches."""
+"""Pages of `interp patch`, `compare` and `suite` in a browser: cells link to attention, heads mark matches."""
 
 import random
 
@@ -24,7 +24,7 @@ def patched(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """L0.H0 of one looks at the previous token, and so do L0.H1 and L2.H0 of the other."""
+    """L0.H0 of one model looks at the previous token, and so do L0.H1 and L2.H0 of the other."""
     texts = [" ".join(random.Random(number).choices(WORDS, k=30)) for number in range(40)]
     corpus = Corpus(
         "texts", "fake", frozenset(), "0" * 64, lambda: (AnnotatedText.plain(t, str(i)) for i, t in enumerate(texts))

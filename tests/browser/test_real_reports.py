@@ -1,4 +1,4 @@
-"""Reports of real models, as a reader opens them: wide and narrow, light and dark, and printed."""
+"""Reports of real models as readers open them: wide and narrow, light and dark, and printed."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,17 +17,17 @@ from models.initialisation import initialise
 
 pytestmark = pytest.mark.slow
 _FIRST_SCREEN = Path(__file__).with_name("first_screen.js").read_text()
-_WORDS = 120  # of the first screen
+_WORDS = 120  # on the first screen
 _EXAMPLES = """[...document.querySelectorAll(".fact")].map(fact => ({
     id: fact.id, sentence: !!fact.querySelector(".look"),
     wrong: fact.textContent.includes("Wrong here"),
     right: !!fact.querySelector(".look mark"),
 }))"""
-_THREE_ATLASES = 10  # words more where a model has two stacks
+_THREE_ATLASES = 10  # more words if a model has two stacks
 
 
 class Asked(NamedTuple):
-    """A model, the text it reads, and what else its report is asked for."""
+    """A model, its text, and further options of its report."""
 
     model: Callable[[pytest.FixtureRequest], Model]
     text: str
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 def twelve_by_twelve(request: pytest.FixtureRequest) -> Model:
-    """The default's parts in GPT-2 small's shape, narrow, with the weights of a first step."""
+    """The default's parts in a narrow version of GPT-2 small's shape, with the weights of the first step."""
     default = load("default")
     stack = replace(default.config.last, n_layers=12, n_heads=12, n_kv_heads=None, d_model=96, d_head=8, d_mlp=128)
     model = Transformer(replace(default.config, decoder=stack), default.tokenizer)
@@ -73,7 +73,7 @@ def file(request, tmp_path_factory, shared_file) -> Path:
     else:
         given = read(asked.text, asked.limit)
     out = tmp_path_factory.mktemp("real") / "out"
-    # what the text does not annotate is measured on a few tales rather than on a hundred
+    # annotation that the text lacks comes from a few tales, not a hundred
     training = run_of_model(request.param, model)  # the default's
     report.build(model, [given, read("tales:4")], out, name=request.param, training=training, **asked.more)
     return out / "report.html"
@@ -95,10 +95,10 @@ def test_it_is_small_and_has_no_slips(file):
 
 
 def test_the_first_screen_says_little(browse, file):
-    """What is seen at 1280x800 before anything is touched is at most 120 words of prose.
+    """At 1280x800, before any action, at most 120 words of prose are visible.
 
-    Prose is every word but the marks at the atlas's edges (L0, H0), the words in its cells, and sentences of texts:
-    those are looked up one by one, as on a map, and not read through.
+    Prose is every word except the marks at the atlas's edges (L0, H0), the words in its cells, and sentences of texts,
+    because readers look those up one by one, as on a map.
     """
     shown = browse(file).page
     seen = shown.evaluate(_FIRST_SCREEN, 800)
@@ -109,7 +109,7 @@ def test_the_first_screen_says_little(browse, file):
 
 
 def test_it_is_drawn_at_once(browse, file):
-    """From the first byte to the first paint of everything; only printed, as machines differ."""
+    """Time from the first byte to the first paint of everything; only printed, because machines differ."""
     paints = browse(file).page.evaluate(
         "performance.getEntriesByType('paint').map(each => [each.name, each.startTime])"
     )

@@ -1,4 +1,4 @@
-"""A small page of every kind of value, in a browser: what answers to the hand, hostile texts, nothing from outside."""
+"""A small page of every kind of value, in a browser: interaction, hostile texts, nothing from outside."""
 
 import pandas as pd
 import pytest
@@ -41,7 +41,7 @@ def drawing() -> Drawing:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
-    """A page as a command leaves it, with an atlas and cards as `page.js` expects them."""
+    """A page as a command writes it, with an atlas and cards as `page.js` expects."""
     rows = [
         [sections.bold(name), value, HOSTILE[0] if at == 3 else "calm"]
         for at, (name, value) in enumerate(zip(NAMES, VALUES, strict=True))
@@ -132,7 +132,7 @@ def test_a_click_on_a_column_sorts_it_as_numbers_or_names_and_what_is_undefined_
     shown.page.get_by_role("button", name="head", exact=True).click()
     assert column(shown, "Heads and values", 0)[:3] == ["L0.H2", "L0.H10", "L1.H1"]
     assert value.locator("xpath=..").get_attribute("aria-sort") is None
-    table = f"Table: {HOSTILE[1]}".replace("\\", "\\\\").replace('"', '\\"')  # whose rows stand in groups
+    table = f"Table: {HOSTILE[1]}".replace("\\", "\\\\").replace('"', '\\"')  # its rows are in groups
     shown.page.get_by_role("button", name="n", exact=True).click()
     assert column(shown, table, 0) == ["first", "other", "tag:NOUN→ADJ", "then", "x", "tag"]
 
@@ -175,7 +175,7 @@ def test_heads_are_shown_by_their_address_by_click_and_by_key(browse, file):
     assert visible(page) == ["L0.H2"]
     page.go_back()
     assert visible(page) == ["L1.H0"]
-    detail = "{stack: 'decoder', attention: 'self', layer: 0, head: 1}"  # as the viewer says it of its keys j and k
+    detail = "{stack: 'decoder', attention: 'self', layer: 0, head: 1}"  # as the viewer sends for its keys j and k
     page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:turned', {{detail: {detail}}}))")
     assert visible(page) == ["L0.H1"]
     assert page.url.endswith("#L0.H1")

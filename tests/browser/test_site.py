@@ -1,4 +1,4 @@
-"""The documentation, opened from a folder: search answers, notebooks' views too, and nothing is fetched."""
+"""The documentation, opened from a folder: search and notebooks' views work, and nothing is fetched."""
 
 import os
 import subprocess

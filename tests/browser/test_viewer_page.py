@@ -1,4 +1,4 @@
-"""The attention viewer in a browser: what a hand, a key, an address and another part of the page make it show."""
+"""The attention viewer in a browser: what do mouse, keys, addresses and the rest of the page make it show?"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ BEFORE, HALVES = (1, 2), (0, 1)  # layer and head
 
 
 def shares(n: int) -> UInt8[np.ndarray, "layer head query key"]:
-    """L1.H2 looks one back, L0.H1 looks half at the first token and half one back, others at themselves."""
+    """L1.H2 looks one back, L0.H1 half at the first token and half one back, others at themselves."""
     found = np.zeros((2, 3, n, n), np.uint8)
     at = np.arange(n)
     found[:, :, at, at] = 255
@@ -47,7 +47,7 @@ def file(tmp_path_factory):
 
 @pytest.fixture
 def view(browse, tmp_path):
-    """Opens a page with one passage."""
+    """Open a page with one passage."""
 
     def show(passage=None, called=CALLED, title=(), scripts=True, **more):
         write(Viewer((passage or one_stack(),), called, **more), tmp_path / "v.html", *title)
@@ -57,7 +57,7 @@ def view(browse, tmp_path):
 
 
 def says(shown, expected: str) -> None:
-    """The sentence, once it is painted."""
+    """Assert the sentence, once it is painted."""
     shown.page.locator(".viewer-says", has_text=expected).wait_for()
 
 
@@ -89,8 +89,8 @@ def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
     assert "coreference" not in legend
     colour = "each => getComputedStyle(each).backgroundColor"
     filled, outlined = (shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1"))
-    assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # the wash of position; an edge alone
-    for left in (1, 6):  # pressed again, all come back
+    assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # position's wash; only an edge
+    for left in (1, 6):  # pressed again, all return
         shown.page.click("[data-only=position]")
         assert shown.page.locator(".viewer .head:visible").count() == left
 
@@ -100,7 +100,7 @@ PIXELS = """each => { const { width, height } = each, context = each.getContext(
 
 
 def drawn(shown, canvas: str) -> np.ndarray:
-    """Red, green, blue and opacity of a picture's pixels, once they are there."""
+    """Red, green, blue and opacity of a picture's pixels, once drawn."""
     says(shown, "L")
     width, height, values = shown.page.eval_on_selector(canvas, PIXELS)
     return np.array(values).reshape(height, width, 4)
@@ -123,7 +123,7 @@ def test_every_head_is_a_small_picture_and_the_chosen_one_a_large_one_in_its_col
     for canvas in ('[data-place="1.2"] canvas', '[data-place="0.0"] canvas'):
         assert drawn(long, canvas).shape == (24, 24, 4)
     assert long.page.locator(".viewer-columns span").count() == 0  # no room
-    long.page.click('[data-place="0.0"]')  # there is no room for its pattern: small it is shown all the same
+    long.page.click('[data-place="0.0"]')  # no room for its pattern, but the small one still shows
     says(long, "was left out")
     assert drawn(long, ".viewer-square canvas").shape == (24, 24, 4)
 
@@ -141,7 +141,7 @@ def test_lines_lead_to_what_a_token_looks_at_and_two_heads_stand_side_by_side(br
     both = shown.page.locator(".viewer-says")
     both.nth(0).filter(has_text="L0.H1 (object to verb): “dog” looks at “the” (60%)").wait_for()
     both.nth(1).filter(has_text="L1.H2 (previous token): “dog” looks at “the” (100%)").wait_for()
-    shown.page.hover(".viewer-pair > :last-child .token >> text=ran")  # either of them is pointed at
+    shown.page.hover(".viewer-pair > :last-child .token >> text=ran")  # pointing at either works
     both.nth(0).filter(has_text="“ran” looks at “it” (60%)").wait_for()
     shown.page.click(".viewer-pair > :last-child .viewer-pin")
     assert (both.count(), shown.page.inner_text(".viewer-pin")) == (1, "Pin beside")
@@ -149,7 +149,7 @@ def test_lines_lead_to_what_a_token_looks_at_and_two_heads_stand_side_by_side(br
 
 
 def point(shown, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:
-    """Moves the mouse into a cell of the matrix."""
+    """Move the mouse into a cell of the matrix."""
     area = shown.page.locator(".viewer-square").bounding_box()
     x, y = ((key + 0.5) / n_keys, (query + 0.5) / n_queries)
     shown.page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
@@ -177,7 +177,7 @@ def test_a_cell_of_the_matrix_says_its_share_and_marks_both_tokens_and_a_token_i
     says(shown, "“it” gives less than 1% to “Amy”.")
     point(shown, 0, 0)
     says(shown, "“<s>” gives 100% to itself.")
-    point(shown, 2, 7)  # what it does not see
+    point(shown, 2, 7)  # an invisible key
     says(shown, "“<s>” looks at itself (100%)")
     point(shown, 6, 5)
     says(shown, "gives")
@@ -210,7 +210,7 @@ def test_the_most_probable_next_tokens_stand_under_each(view):
     assert shown.page.locator(".next").count() == len(WORDS)
     assert shown.page.inner_text(".word >> nth=0").split("\n") == ["<s>", "41% Amy", "8% Tim", "<1% the"]
     bold = shown.page.eval_on_selector_all(".comes", "all => all.map(each => each.textContent)")
-    assert bold == ["41% Amy", "<1% the"]  # what comes after "<s>" and after "saw"
+    assert bold == ["41% Amy", "<1% the"]  # what follows "<s>" and "saw"
     shown.page.click(".viewer-next")
     assert shown.page.locator(".next").count() == 0
     assert shown.page.get_attribute(".viewer-next", "aria-pressed") == "false"
@@ -218,7 +218,7 @@ def test_the_most_probable_next_tokens_stand_under_each(view):
     says(shown, "“dog” looks at “the” (100%)")
     long = view(replace(one_stack([" word"] * 60), following=following[:1] * 60))
     says(long, "L")
-    assert long.page.locator(".next").count() == 0  # a long text is read first
+    assert long.page.locator(".next").count() == 0  # a long text needs a pass first
     silent = view(one_stack())
     says(silent, "L")
     assert not silent.page.is_visible(".viewer-next")
@@ -300,7 +300,7 @@ def test_a_head_of_coreference_is_seen_at_a_pronoun_first(view):
     called = {("decoder", "self", 1, 2): Called("he/she", "coreference")}
     passage = one_stack([" Amy", " saw", " Tim", ".", " She", " ran", " to", " the", " dog"])
     says(view(passage, called), "L1.H2 (he/she): “.” before “She” looks at “Tim” (100%).")
-    says(view(called=called), "L1.H2 (he/she): “ran” looks at “it” (100%).")  # no he or she: as of any head
+    says(view(called=called), "L1.H2 (he/she): “ran” looks at “it” (100%).")  # without he or she, like any head
 
 
 def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(view):

@@ -1,5 +1,5 @@
-"""Damaged files of every kind that is read: a right result, or one line. Never a traceback, a hang, or memory without
-end. What was found that way has a test of its own beside the other tests of each reader.
+"""Damaged files of every readable kind give a right result or one line, never a traceback, a hang, or endless memory.
+Faults found in this way have their own tests beside the other tests of each reader.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from interp import InputError
 
 
 def faults(name: str, seeds: range) -> dict[int, str]:
-    """By seed what was said, of what is neither a right result nor a refusal."""
+    """By seed, the messages of outcomes that are neither a right result nor a refusal."""
     found = dict(outcomes(name, seeds))
     assert {each.kind for each in found.values()} - {FAULT}, "nothing was read and nothing refused"
     return {seed: each.said for seed, each in found.items() if each.kind == FAULT}

@@ -1,4 +1,4 @@
-"""Every committed notebook reads as one would type it: short cells, no magic, nothing private, and executed."""
+"""Committed notebooks look as people type them: short cells, no magic, nothing private, and executed."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ def cells(path: Path) -> list[dict]:
 
 
 def private_imports(code: str) -> list[str]:
-    """Names imported that begin with an underscore, or from a module whose name does."""
+    """Imported names that begin with an underscore, or come from a module whose name does."""
     found = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import | ast.ImportFrom):
@@ -35,7 +35,7 @@ def test_cells_are_short_without_magic_and_import_nothing_private_and_were_run_i
         assert private_imports(code) == [], where
         assert cell["execution_count"] == number, where
         assert not [out for out in cell["outputs"] if out["output_type"] == "error"], where
-    # a table or a view of attention, which are HTML, and a figure; and the file may be committed
+    # a table or a view of attention (HTML), and a figure; small enough to commit
     shown = [{*out.get("data", {})} for cell in cells(path) for out in cell["outputs"]]
     assert any("text/html" in each for each in shown)
     assert any({"image/png", "image/svg+xml"} & each for each in shown)

@@ -1,4 +1,4 @@
-"""Small pictures of heads: what is where, how dark, and what becomes of long texts."""
+"""Small pictures of heads: what is where, how dark, and what happens to long texts?"""
 
 import re
 
@@ -38,5 +38,5 @@ def test_a_long_text_is_averaged_and_its_rows_still_add_up_to_one(n_queries, n_k
     if n_queries == n_keys == 7:
         np.testing.assert_array_equal(small, pattern)
     before = np.eye(48, k=-1)  # each looks one back, the first nowhere
-    expected = np.eye(24) / 2 + np.eye(24, k=-1) / 2  # of a pair, the second looks inside it
+    expected = np.eye(24) / 2 + np.eye(24, k=-1) / 2  # the second of a pair looks inside it
     np.testing.assert_array_equal(averaged(before), expected)

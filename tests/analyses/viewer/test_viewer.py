@@ -1,4 +1,4 @@
-"""What a viewer's page, a notebook and a report carry is what the model's heads look at, whatever a text holds."""
+"""A viewer's page, a notebook and a report contain what the model's heads look at, whatever the text."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def attentions(passage: Passage) -> list[dict]:
 
 
 def shares(attention: dict, layer: int, head: int) -> np.ndarray:
-    """What the page's script makes of a packed head."""
+    """What the page's script computes from a packed head."""
     found = np.frombuffer(zlib.decompress(base64.b64decode(attention["kept"][f"{layer}.{head}"])), np.uint8) / 255
     n_queries, n_keys = len(attention["queries"]), len(attention["keys"] or attention["queries"])
     if not attention["causal"]:
@@ -111,7 +111,7 @@ def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
 
 
 def planted() -> Passage:
-    """Layer 0: head 0 looks at the first token, head 1 one back, head 2 at itself; layer 1 everywhere alike."""
+    """Layer 0: head 0 looks at the first token, head 1 one back, head 2 at itself; layer 1 is uniform."""
     weights, at = np.zeros((2, 3, 6, 6), np.uint8), np.arange(6)
     for head, keys in enumerate((0, np.maximum(at - 1, 0), at)):
         weights[0, head, at, keys] = 255
@@ -123,11 +123,11 @@ def planted() -> Passage:
 def test_heads_that_are_called_something_come_first_then_the_firmest():
     page = viewer.page(Viewer((planted(),), {}), "?")
     (picture,) = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
-    assert picture.count("<line") == 6  # the firmest head looks one back, and the first token at itself
+    assert picture.count("<line") == 6  # the clearest head looks one back, the first token at itself
     assert "L0.H1 looks" in picture
     named = Viewer((planted(),), {("decoder", "self", 1, 2): Called("induction", "position")})
     assert named.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
-    assert {name[2:] for name in named.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself tell least
+    assert {name[2:] for name in named.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself are least informative
     assert named.start == ("decoder", "self", 1, 2)
 
 
@@ -243,7 +243,7 @@ def test_a_run_is_shown_in_a_frame_that_reaches_nothing_around_it_or_a_picture_o
     assert repr(shown).startswith("View of 6 heads, 2 texts, 6 tokens")
     bundle = shown._repr_mimebundle_()
     assert {*bundle} == {"text/html", "image/svg+xml", "text/plain"}
-    picture = ElementTree.fromstring(bundle["image/svg+xml"])  # well-formed, whatever a token holds
+    picture = ElementTree.fromstring(bundle["image/svg+xml"])  # well-formed, whatever the tokens
     assert any("</iframe>" in (each.text or "") for each in picture.iter())
     view(MODEL, "Tim saw", "Sue saw").save(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text("utf-8").startswith("<!doctype html>")
@@ -304,7 +304,7 @@ def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated(
     (shown,) = choose_passages(worded(), [annotated], measures)
     assert shown.asking["tag:VERB->PROPN"] == [1, 6]
     assert shown.asking["relation:obj:dependent->head"] == [3, 7]
-    assert "relation:obj:head->dependent" not in shown.asking  # objects come after their verbs, which do not see them
+    assert "relation:obj:head->dependent" not in shown.asking  # objects follow their verbs, which cannot see them
     assert "relation:root:dependent->head" not in shown.asking
     called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
     (data,) = Viewer((shown,), called).data["passages"]

@@ -1,4 +1,4 @@
-"""Numbers and labels as readers see them."""
+"""How do readers see numbers and labels?"""
 
 import math
 
