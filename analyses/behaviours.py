@@ -58,6 +58,6 @@ def vocabulary(behaviours: Mapping[str, Behaviour]) -> dict[str, Words]:
 
 
 def measures_of(behaviours: Mapping[str, Behaviour]) -> list[Measure]:
-    """All measures of the behaviours, those of cross-attention first."""
+    """All measures of the behaviours, cross-attention's first."""
     both = [*(each for name, each in ACROSS.items() if name in behaviours), *behaviours.values()]
     return [measure for behaviour in both for measure in behaviour.measures]

@@ -314,7 +314,7 @@ def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, wrong):
 
 @pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda each: each.name)
 def test_an_unknown_keyword_is_refused(function):
-    """Python itself refuses those of other functions."""
+    """Python itself refuses other functions' unknown keywords."""
     with pytest.raises((InputError, TypeError), match="donor"):
         function(donor=1)
 

@@ -106,7 +106,7 @@ def find(
     """Find the smallest circuit that does at least `share` of a task, and measure it on held-out prompts.
 
     Half of the groups of prompts choose: `method` scores the edges on them, and we take the smallest circuit tried for
-    which the 95% interval of faithfulness lies above `share`. The other half reports. A task that the model does not
+    which the 95% interval of faithfulness is above `share`. The other half reports. A task that the model does not
     do is an `InputError`, and so is a model without edges.
     """
     say = Stages.to(progress)

@@ -55,7 +55,7 @@ class Mark(NamedTuple):
 def gap(source: Lines) -> Iterator[AnnotatedText]:
     """One text per row. A name that the pronoun does not refer to is in chain "A" or "B".
 
-    A document is a Wikipedia page, because passages of one page are not independent.
+    A document is a Wikipedia page, because a page's passages are not independent.
     """
     for row in _rows(source, GAP):
         marks = [_named(row, name) for name in ("Pronoun", "A", "B")]

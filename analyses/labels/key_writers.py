@@ -105,13 +105,13 @@ def measure(
     A family `explains` the attention if significantly at most half of it is left, at most half of what rivals leave,
     and at most 5% of them leave as little. Without rivals, none explains it. `q` is over all rows.
 
-    Labels that are rules, and those of masked words, have no row.
+    Labels that are rules, and labels of masked words, have no row.
 
     Args:
         model: a transformer of one stack.
         labels: the labels from `analyses.labels.label`.
         corpora: by behaviour, a corpus that can be read several times.
-        behaviours: those of the labels; ours by default.
+        behaviours: the labels' behaviours; ours by default.
         seed: for random rows, rivals and intervals.
         progress: called with the number of lots read, and of all lots.
 

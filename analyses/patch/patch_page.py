@@ -135,7 +135,7 @@ def _size(row: Mapping[str, Any], unit: str) -> tuple[str, str]:
 def _address(patched: Patched, row: Mapping[str, Any]) -> str:
     """The viewer's address of a head: what a token (by default the last) looks at, or who looks at a key or value.
 
-    If several heads read a key or value, the address is that of the first.
+    If several heads read a key or value, it is the first head's address.
     """
     kinds = {(each.heads.stack, each.heads.attention): each for each in patched.passages[0].attentions}
     attention, n_heads = kinds[row["stack"], row["attention"]], max(patched.cells.table["head"].tolist()) + 1

@@ -47,7 +47,7 @@ def read(right: Sequence[int], wrong: Sequence[int], logits: Float[Tensor, "*cel
 def hiding_costs(
     model: Transformer, contrasts: Sequence[Contrast], progress: lots.Progress | None = None
 ) -> Float[np.ndarray, "head contrast"]:
-    """The cost of hiding the named word from each head, beyond that of hiding as many of the nearest other tokens.
+    """The cost of hiding the named word from each head, beyond hiding as many of the nearest other tokens.
 
     NaN if the named word is not visible, or too few other tokens are.
     """

@@ -218,7 +218,7 @@ def test_the_most_probable_next_tokens_stand_under_each(view):
     says(shown, "“dog” looks at “the” (100%)")
     long = view(replace(one_stack([" word"] * 60), following=following[:1] * 60))
     says(long, "L")
-    assert long.page.locator(".next").count() == 0  # a long text needs a pass first
+    assert long.page.locator(".next").count() == 0  # long texts start without it
     silent = view(one_stack())
     says(silent, "L")
     assert not silent.page.is_visible(".viewer-next")

@@ -109,7 +109,7 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
 
 
 def tagged(number: int) -> AnnotatedText:
-    """Words whose tag only the word before them determines."""
+    """Texts whose tags depend only on the word before."""
     rng = random.Random(number)
     before = [rng.choice(("the", "to")) for _ in range(6)]
     words = [word for first in before for word in (first, rng.choice(OPEN))]

@@ -228,7 +228,7 @@ def contents(folder: Path) -> dict[str, tuple[int, int]]:
 
 class TestTheCommand:
     def test_it_measures_snapshots_and_leaves_the_run_as_it_was(self, tmp_path, capsys):
-        """A run of two snapshots, one of them damaged beside, whose record has losses alone."""
+        """A run with two snapshots, next to a damaged one, whose record has only losses."""
         steps, out, model = tmp_path / HOSTILE, tmp_path / "out", worded(*WORDS)
         for step in (10, 20):
             initialise(model, step)

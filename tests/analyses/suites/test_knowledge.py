@@ -68,7 +68,7 @@ def test_predictions_are_of_regions_in_bits_and_their_claims_are_poles():
 
 
 def answers(rights: Mapping[tuple[str, str], float], n: int = 40, sister: str | None = None, **rivals: float):
-    """Items of a paradigm and pole, of which such a share is right; rivals are right as often."""
+    """Items by paradigm and pole, with the given shares right; `rivals` has the rivals' shares."""
     tables = []
     for (name, pole), share in rights.items():
         right = (np.arange(n) < share * n).astype(float)
