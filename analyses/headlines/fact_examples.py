@@ -88,9 +88,9 @@ def fact_examples(
 
     `asks` and `seen` are indices among the words of `sentence`; `weight` is the attention between them, the largest to
     any candidate. `right` says whether the fact predicts that word; it is missing if any word may ask. The best are
-    right and have the largest weights, each in another passage (of twenty such, those where the next token loses most). The
-    random words are drawn from all `asked` words of the `read` passages, the same for all heads of a label; `hits` of
-    all are right. Attention to special tokens is left out, except at the first position.
+    right and have the largest weights, each in another passage (of twenty such, those where the next token loses most).
+    The random words are drawn from all `asked` words of the `read` passages, the same for all heads of a label; `hits`
+    of all are right. Attention to special tokens is left out, except at the first position.
 
     If an effect of the fact's keys was measured and the model has an output layer, `before` and `after` are
     probabilities of the text's own `next` token (in a model that fills masks, of the word itself): with the text

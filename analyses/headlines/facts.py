@@ -105,7 +105,7 @@ class Fact:
 
     @property
     def rung(self) -> int:
-        """What simpler descriptions leave unexplained (`Label.rung`)."""
+        """How far it is from a simple rule (`Label.rung`)."""
         return self.label.rung
 
     @property
