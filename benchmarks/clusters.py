@@ -48,10 +48,13 @@ _MAKERS = tuple(partial(each.collector, seed=0) for each in OURS.values() if eac
 @contextmanager
 def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
     """Processes of Dask, which are started again when they die; of a `SubprocessCluster` the scheduler is one too."""
+    import dask
     import distributed
 
     from analyses.execution.cluster import connected
 
+    # Dask gives a machine up whose worker is not back in 15 s, which a busy one may take to start it
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
     often = {"allowed_failures": 20}  # so often may one lot's workers be killed
     options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
     processes = getattr(distributed, kind)(n_workers=n, threads_per_worker=1, **options)

@@ -6,7 +6,6 @@ Rows of tables fill the templates of `words.toml`. Percentages have two digits; 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -250,13 +249,11 @@ def sentences(
 
 
 def verdicts(sentences: Sequence[Sentence]) -> str:
-    """All verdicts in one line: only the first has a verb, and neighbours with the same verdict share it."""
-    groups = groupby(sentences, lambda each: WORDS["verdicts"][each.verdict])
-    named = [(verdict, [each.title for each in group]) for verdict, group in groups]
-    line = ", ".join(
-        f"{listed(names)} {without if index else plural if len(names) > 1 else singular}"
-        for index, ((singular, plural, without), names) in enumerate(named)
-    )
+    """How every behaviour stands, in one line; behaviours with the same verdict share a clause."""
+    titles: dict[Verdict, list[str]] = {}
+    for each in sentences:
+        titles.setdefault(each.verdict, []).append(each.title)
+    line = "; ".join(WORDS["verdicts"][verdict].format(names=listed(names)) for verdict, names in titles.items())
     return line[:1].upper() + line[1:]
 
 

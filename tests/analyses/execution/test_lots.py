@@ -1,10 +1,9 @@
 """Lots: the same results wherever they are done, kept until all are there, and never mixed with another run's."""
 
 import gc
-import multiprocessing
 import weakref
 from collections import Counter
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
 
@@ -177,9 +176,6 @@ def test_any_executor_does_lots_and_tables_are_those_of_one_process(tmp_path, mo
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert len(stub.calls) > 5
     assert max(map(max, stub.calls)) < 300_000  # a model goes by its name
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        for one, other in zip(here, read_by(pool, model, tmp_path), strict=True):
-            pd.testing.assert_frame_equal(one, other, check_exact=True)
 
 
 def next_ids(model: Model, text: str) -> list[int]:
