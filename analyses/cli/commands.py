@@ -184,7 +184,7 @@ def figures(run, names, *, head, width, format, font_size, font, horizontal, out
 
 
 def inspect(run, head, *, quiet, json) -> None:
-    """Says what a run has of one head."""
+    """Shows what a run has on one head."""
     from analyses import runs
     from analyses.cli import inspection
 

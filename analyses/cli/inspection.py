@@ -1,4 +1,4 @@
-"""What is known of one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
+"""What is known about one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -97,7 +97,7 @@ def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFra
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
-    """What a finished run says of the head `name`: `L3.H4`, or `cross.L3.H4` if there are several kinds."""
+    """What a finished run says about the head `name`: `L3.H4`, or `cross.L3.H4` if there are several kinds."""
     tables = {each: run.table(each) for each in run.tables}
     place, title = _head(run, tables, name)
     head_rows = {each: rows for each, table in _by_head(tables).items() if len(rows := _rows(table, place))}

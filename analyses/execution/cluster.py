@@ -29,7 +29,7 @@ from models import load
 _CERTIFICATES = {"tls_ca_file": "ca.pem", "tls_client_cert": "cert.pem", "tls_client_key": "key.pem"}
 _PATIENCE = 30  # seconds that a scheduler may take to answer
 _PAUSE = 5  # seconds between two counts of the workers
-_MODELS: dict[str, Model] = {}  # of this worker, by fingerprint
+_MODELS: dict[str, Model] = {}  # loaded by this worker, by fingerprint
 _LOADING = threading.Lock()
 
 
@@ -90,7 +90,7 @@ def _lost(error: BaseException) -> NoReturn:
 
 
 def _packed(value: Any, known: Mapping[int, str]) -> bytes:
-    """The value, in which names stand for models."""
+    """Pickle the value, with names in place of models."""
 
     def reduce(obj: Any) -> Any:
         if not isinstance(obj, nn.Module) or not isinstance(obj, Model):
@@ -126,7 +126,7 @@ def perform(content: bytes, version: str) -> bytes:
         raise InputError(f"the worker on {socket.gethostname()} runs another version of interp: install the same there")
     if not torch.cuda.is_initialized():
         torch.set_num_threads(1)
-    function, arguments = pickle.loads(content)  # over a socket to which only its owners have keys
+    function, arguments = pickle.loads(content)  # from a socket to which only its owners have keys
     return function(*arguments)
 
 
@@ -145,7 +145,7 @@ def connected(
         yield None
         return
     try:
-        from distributed import Client  # noqa: PLC0415 (only who asks for a cluster waits for Dask)
+        from distributed import Client  # noqa: PLC0415 (only cluster users wait for Dask)
         from distributed.security import Security  # noqa: PLC0415
     except ImportError as error:
         raise InputError('a cluster needs Dask: pip install "interp[cluster]"') from error

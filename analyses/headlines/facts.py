@@ -1,4 +1,4 @@
-"""What do the tables of a report say of each head, and which fact comes first?
+"""What do the tables of a report say about each head, and which fact comes first?
 
 A fact is a label, or a share of the answer to minimal pairs that the head carries. Its `kind` names its evidence:
 

@@ -1,4 +1,4 @@
-"""What does the directory of a training run say of how its heads formed? Its record, or else its snapshots.
+"""What does a training run's directory say about how its heads formed? Its record, or else its snapshots.
 
 A model's run is the one that the user names, or the one whose record is in the model's directory. Two things say when
 heads formed: a curve's phase change, and for each measure the head that has most of it at the end.

@@ -1,4 +1,4 @@
-"""What do attention and patches show of every behaviour, and what does a page say of it?
+"""What do attention and patches show about every behaviour, and what does a page say about it?
 
 Patching reads no corpus and reading patches nothing, so other processes patch while this one reads.
 """

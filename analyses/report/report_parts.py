@@ -1,4 +1,4 @@
-"""What does a report say beside its behaviours? Labels; what explains attention on each text; the scores of papers."""
+"""What does a report say besides its behaviours? Labels; what explains attention on each text; the scores of papers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
