@@ -31,6 +31,7 @@ import torch
 from analyses import corpora, report
 from analyses.behaviours import OURS
 from analyses.execution import processes
+from analyses.execution.cluster import ClusterError
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.provenance import fingerprint
@@ -38,7 +39,6 @@ from analyses.reading.inputs import Heads
 from analyses.reading.windows import Reading
 from analyses.scoring import collectors
 from benchmarks.console import arguments, show
-from interp import InputError
 from models import load
 
 _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
@@ -151,7 +151,7 @@ def restarts(model: str, runs: int) -> None:
 
         def twice(out: Path, notes: Path = notes, **_: object) -> None:
             nonlocal said, kept
-            with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
+            with suppress(TimeoutError), workers(2, "SubprocessCluster") as (executor, cluster):
                 scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counted.sent)
 
                 def kill() -> None:
@@ -162,7 +162,7 @@ def restarts(model: str, runs: int) -> None:
                 threading.Thread(target=kill, daemon=True).start()
                 try:
                     write(out=out, cluster=Counted(executor, notes))
-                except InputError as error:
+                except ClusterError as error:
                     said, kept = str(error), len([*out.parent.glob(".out.shards/*.shard")])
             with workers(2) as (executor, _):
                 write(out=out, cluster=Counted(executor, notes))

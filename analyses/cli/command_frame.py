@@ -288,6 +288,8 @@ def one_line() -> Iterator[None]:
 def _of_the_system(error: Exception) -> str:
     """What the system or the interpreter refused, in words."""
     match error:
+        case ConnectionError(errno=None):  # a cluster's
+            return str(error)
         case OSError():
             file = "" if error.filename is None else f"{error.filename}: "
             return f"{file}the system refused: {error.strerror or error}"

@@ -118,11 +118,11 @@ def write(
 def _resumable(shards: Shards) -> Iterator[None]:
     try:
         yield
-    except (KeyboardInterrupt, InputError) as error:
+    except (KeyboardInterrupt, InputError, ConnectionError) as error:
         if not any(shards.counts.values()):
             raise
         why = str(error) or "nothing was written"
-        kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
+        kind = next(kind for kind in (KeyboardInterrupt, InputError, ConnectionError) if isinstance(error, kind))
         raise kind(f"{why}; what was measured is kept: the same command resumes") from error
 
 
