@@ -31,6 +31,7 @@ import torch
 from analyses import corpora, report
 from analyses.behaviours import OURS
 from analyses.execution import processes
+from analyses.execution.cluster import ClusterError
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.provenance import fingerprint
@@ -38,7 +39,6 @@ from analyses.reading.inputs import Heads
 from analyses.reading.windows import Reading
 from analyses.scoring import collectors
 from benchmarks.console import arguments, show
-from interp import InputError
 from models import load
 
 _TEXTS, _LONG, _SHARDS = "sentences:24", "tales:100", 500  # of each of the runs
@@ -48,10 +48,13 @@ _MAKERS = tuple(partial(each.collector, seed=0) for each in OURS.values() if eac
 @contextmanager
 def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
     """Processes of Dask, which are started again when they die; of a `SubprocessCluster` the scheduler is one too."""
+    import dask
     import distributed
 
     from analyses.execution.cluster import connected
 
+    # Dask gives a machine up whose worker is not back in 15 s, which a busy one may take to start it
+    dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
     often = {"allowed_failures": 20}  # so often may one lot's workers be killed
     options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
     processes = getattr(distributed, kind)(n_workers=n, threads_per_worker=1, **options)
@@ -148,7 +151,7 @@ def restarts(model: str, runs: int) -> None:
 
         def twice(out: Path, notes: Path = notes, **_: object) -> None:
             nonlocal said, kept
-            with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
+            with suppress(TimeoutError), workers(2, "SubprocessCluster") as (executor, cluster):
                 scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counted.sent)
 
                 def kill() -> None:
@@ -159,7 +162,7 @@ def restarts(model: str, runs: int) -> None:
                 threading.Thread(target=kill, daemon=True).start()
                 try:
                     write(out=out, cluster=Counted(executor, notes))
-                except InputError as error:
+                except ClusterError as error:
                     said, kept = str(error), len([*out.parent.glob(".out.shards/*.shard")])
             with workers(2) as (executor, _):
                 write(out=out, cluster=Counted(executor, notes))

@@ -4,8 +4,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from operator import add as add_together
-from operator import mul
 from typing import Any
 
 import numpy as np
@@ -151,16 +149,20 @@ def set_to(value: Tensor | float, **selection: Index) -> SelectiveEdit:
 
 def scale(factor: Tensor | float, **selection: Index) -> SelectiveEdit:
     """Multiply the values at `selection` by `factor`."""
-    return SelectiveEdit(partial(_combined, mul, factor), selection)
+    return SelectiveEdit(partial(_product, factor), selection)
 
 
 def add(value: Tensor | float, **selection: Index) -> SelectiveEdit:
     """Add `value` at `selection`, broadcast to its shape, as steering does with a direction."""
-    return SelectiveEdit(partial(_combined, add_together, value), selection)
+    return SelectiveEdit(partial(_sum, value), selection)
 
 
-def _combined(operation: Callable[[Tensor, Tensor], Tensor], value: Tensor | float, part: Tensor) -> Tensor:
-    return operation(part, _like(value, part))
+def _product(factor: Tensor | float, part: Tensor) -> Tensor:
+    return part * _like(factor, part)
+
+
+def _sum(value: Tensor | float, part: Tensor) -> Tensor:
+    return part + _like(value, part)
 
 
 def change(function: Change, **selection: Index) -> SelectiveEdit:

@@ -7,7 +7,7 @@ COLUMNS = 80  # of a terminal
 
 
 def command_lines(words: Sequence[str], indent: int = 2) -> str:
-    """A command for a shell in lines of a terminal, which end in a backslash; an option stays with its value."""
+    """A shell command in terminal lines that end in a backslash; an option stays with its value."""
     parts: list[str] = []
     for word in words:
         if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):

@@ -13,14 +13,14 @@ import typer
 from analyses.cli import command_lines, commands
 from analyses.cli.command_frame import COMMANDS, USAGE, as_command
 
-# the parent of all wrong options, which typer does not export
+# the parent of all usage errors, which typer does not export
 _UsageError = cast(type[typer.BadParameter], typer.BadParameter.__mro__[1])
 
 app = typer.Typer(
     name="interp",
     help="What does each attention head of a transformer do, and how sure are we?",
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # its boxes leave 20 columns for a text
+    rich_markup_mode=None,  # its boxes leave 20 columns for text
 )
 
 _BODIES = {
@@ -47,7 +47,7 @@ for _name, _body in _BODIES.items():
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The console command: `arguments` are those of the command line by default."""
+    """The console command; `arguments` default to those of the command line."""
     _wait_briefly()
     _keep_memory()
     with unread() as output:
@@ -59,17 +59,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """The command's exit code."""
+    """Run the command and return its exit code."""
     try:
         for argument in arguments:
-            if any("\ud800" <= letter <= "\udfff" for letter in argument):  # of bytes that are no UTF-8
+            if any("\ud800" <= letter <= "\udfff" for letter in argument):  # from bytes that are not UTF-8
                 raise _UsageError(
                     f"expected arguments in UTF-8, got {argument!r}: type a text in UTF-8, or rename what is called so"
                 )
         return app(arguments or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:
         message = " ".join(error.format_message().split()).replace(": Value error, ", ": ").rstrip(".")
-        if len(message) >= 200:  # most messages hold no long value, and do not wait for the library
+        if len(message) >= 200:  # shorter messages hold no long value; do not wait for the library
             from interp.errors import brief  # noqa: PLC0415
 
             message = brief(message)
@@ -78,15 +78,15 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def _wait_briefly() -> None:
-    # OpenMP reads it when torch is first imported. Threads that spin longer take the core from others that they
-    # wait for (knock-outs beside another program took 152 s, not 32); those that sleep at once take half as long again.
+    # OpenMP reads this when torch is first imported. Threads that spin longer keep a core from those that they wait for
+    # (knock-outs beside another program took 152 s instead of 32); threads that never spin take half as long again.
     if not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "3000"
 
 
 def _keep_memory() -> None:
-    # GNU's C library gives tensors of more than 32 MB pages of their own, which the kernel fills with zeros each time:
-    # patterns of MiniLM took twice as long to read (16.3 s of ten chapters, not 7.9). So up to 1 GB waits for the next.
+    # GNU's C library maps tensors of more than 32 MB to new pages, which the kernel fills with zeros each time: reading
+    # MiniLM's patterns of ten chapters took 16.3 s instead of 7.9. So up to 1 GB is kept for the next tensor.
     try:
         settings = ctypes.CDLL(None).mallopt
     except (AttributeError, TypeError):  # another C library
@@ -96,9 +96,9 @@ def _keep_memory() -> None:
 
 
 class _Unread:
-    """A stream that goes on writing to nobody once its reader has gone or its disk is full; the rest is its own."""
+    """A stream that discards its output once the reader has gone or the disk is full; other attributes pass through."""
 
-    error: OSError | None = None  # why what was said is lost; a reader that went away wants no more
+    error: OSError | None = None  # why output was lost; not set if the reader went away, who wants no more
 
     def __init__(self, stream: Any):
         self._stream = stream
@@ -117,7 +117,7 @@ class _Unread:
 
     @contextmanager
     def _leaving(self) -> Iterator[None]:
-        """What waits to be written, and all that follows, goes nowhere where the stream takes nothing."""
+        """If the stream takes nothing, discard what is buffered and all that follows."""
         try:
             yield
         except OSError as error:
@@ -130,7 +130,7 @@ class _Unread:
 
 @contextmanager
 def unread() -> Iterator[_Unread]:
-    """Within, a standard output that is closed or full stops nothing: a training keeps what it has learnt."""
+    """Keep a closed or full standard output from stopping the work: a training must not lose what it has learnt."""
     _open_closed()
     stream = sys.stdout
     sys.stdout = nobody = _Unread(stream)
@@ -142,7 +142,7 @@ def unread() -> Iterator[_Unread]:
 
 
 def _open_closed() -> None:
-    """Have standard streams that the program was started without lead nowhere, or files would get their numbers."""
+    """Open missing standard streams on the null device; otherwise files would get their numbers."""
     while (nowhere := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(nowhere, True)
     os.close(nowhere)

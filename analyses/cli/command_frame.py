@@ -2,7 +2,7 @@
 
 `commands.toml` describes every parameter of the functions that commands call.
 
-Only what parses options is imported at once; a command brings in the rest when it runs, so that `--help` answers soon.
+We import at once only what parses options; a command imports the rest when it runs, so that `--help` answers soon.
 """
 # ruff: noqa: PLC0415
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from analyses.execution.progress import Announcer
 
 
-# What can be typed for an option: each value is its name in small letters.
+# What can be typed for an option: values are the names in lower case.
 Metric = StrEnum("Metric", "LOGIT_DIFFERENCE LOG_PROBABILITY PROBABILITY RANK KL_DIVERGENCE LOSS")
 Stack = StrEnum("Stack", "ENCODER DECODER")
 Attention = StrEnum("Attention", "SELF CROSS")
@@ -55,11 +55,11 @@ COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
 """By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
 _TESTED_ON = "new-sentences:200"
 _METAVARS: Mapping[type, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
-USAGE, INTERRUPTED = 2, 130  # exit codes; other signals than Ctrl-C have theirs beside
+USAGE, INTERRUPTED = 2, 130  # exit codes; signals other than Ctrl-C have the numbers next to it
 
 
 def declared(command: str, parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:
-    """The parameters as typer reads them; those that can be given without a keyword are arguments."""
+    """The parameters as typer expects them; those that need no keyword become arguments."""
     facts, options = COMMANDS[command], _DECLARED["options"]
     options = {**options, "out": {**options["out"], "show_default": command}, **facts.get("options", {})}
     options |= {name: {**options[name], "default": default} for name, default in facts.get("defaults", {}).items()}
@@ -86,14 +86,14 @@ def _declared(parameter: inspect.Parameter, flags: Sequence[str] = (), **options
 
 
 def path(typed: str | Path) -> Path:
-    """A file's or a directory's name; not the empty one that an unset variable leaves, which means this directory."""
+    """A file or directory name. Refuses an empty one, as from an unset variable, which would mean this directory."""
     if not str(typed):
         raise typer.BadParameter("expected the name of a file or directory, got '' ('.' is this directory)")
     return Path(typed)
 
 
 def completing(*names: str) -> Callable[[str], list[str]]:
-    """What a shell completes: these names, and what lies here; a shell offers its files only where it is told none."""
+    """Shell completion of these names and of local files, which a shell offers only if no completion is given."""
 
     def complete(incomplete: str) -> list[str]:
         return [*(name for name in names if name.startswith(incomplete)), *sorted(glob(f"{escape(incomplete)}*"))]
@@ -103,7 +103,7 @@ def completing(*names: str) -> Callable[[str], list[str]]:
 
 @dataclass(frozen=True)
 class Request:
-    """What every command that leaves a directory is given beside its own options."""
+    """The options of every command that leaves a directory, besides its own."""
 
     model: str
     out: Path
@@ -116,25 +116,25 @@ class Request:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What every builder of `analyses.report` takes."""
+        """The options of every builder in `analyses.report`."""
         return {"seed": self.seed, "command": typed(), "progress": self.progress, "cluster": self.cluster}
 
     @property
     def named(self) -> dict[str, Any]:
-        """The same where one model is measured, with its name."""
+        """The same with the model's name, for builders that measure one model."""
         return {"name": title(self.model), **self.record}
 
     def load(self, model: str | None = None) -> "interp.Model":
-        """A model, by default that of --model."""
+        """Load a model, by default the one of --model."""
         self.progress("loading the model", 0)
         return opened(model or self.model, self.device, self.dtype, self.placement)
 
 
 def as_command(name: str, body: Callable[..., Iterable[str] | None]) -> Callable[..., None]:
-    """The command `name`: it ends in one line where something was wrong.
+    """Make the command `name`, which ends in one line if something goes wrong.
 
-    That of a function that takes a `Request` leaves a directory, and has the options of `_leave` beside the function's,
-    but those that `COMMANDS` takes away (`without`).
+    If the function takes a `Request`, its command leaves a directory and also has the options of `_leave`, except those
+    that `COMMANDS` removes (`without`).
     """
     first, *options = inspect.signature(body).parameters.values()
     run = partial(_leave, name, body) if first.name == "request" else body
@@ -158,7 +158,7 @@ def _leave(
     name: str, body: Any, *, model, out, seed, device, placement, dtype,
     cluster, cluster_certificates, quiet, json, log_json, **options: Any
 ) -> None:  # fmt: skip
-    """Call `body`, and say what it returned, or a report's sentences, and what was written."""
+    """Call `body`, then print what it returned, the run's sentences, and what was written."""
     from analyses import runs
     from analyses.cli import inspection
     from analyses.cli.next_commands import next_commands
@@ -189,7 +189,7 @@ def _leave(
 def tell(
     lines: Callable[[], Iterable[str]], value: Callable[[], Mapping[str, Any]], *, quiet: bool, json: bool
 ) -> None:
-    """What a command found or wrote: with --json an object for another program, else lines, with --quiet none."""
+    """Print a command's result: as JSON for another program with --json, nothing with --quiet, else lines."""
     if json:
         typer.echo(as_json(value()))
     elif not quiet:
@@ -198,37 +198,37 @@ def tell(
 
 
 def as_json(value: Mapping[str, Any], *, indent: int | None = 2) -> str:
-    """An object as another program reads it; what is undefined is null."""
+    """JSON for other programs, with null for undefined values."""
     from analyses.execution.output import jsonable
 
     return dumps(jsonable(value), indent=indent, ensure_ascii=False)
 
 
 def filled(text: str) -> str:
-    """A sentence in lines of a terminal; names are not broken, so that they can be copied."""
+    """A sentence in terminal lines; names are never broken, so that they can be copied."""
     return fill(text, COLUMNS, break_long_words=False, break_on_hyphens=False)
 
 
 def folded(*parts: str) -> str:
-    """Parts on one line where a terminal has room, else on a line each, with names whole."""
+    """Parts on one line if they fit in a terminal, else one per line, with names whole."""
     line = "; ".join(parts)
     return line if len(line) <= COLUMNS else "\n".join(parts)
 
 
 def corpora(specs: Sequence[str] | None, *models: str) -> "list[Corpus]":
-    """The texts that `--corpus` names; where it names none, those of our textbook model, or generated tales."""
+    """The texts of `--corpus`; by default the textbook model's test sentences, or generated tales."""
     from analyses.corpora import GENERATED, read
 
     return [read(spec) for spec in specs or [_TESTED_ON if models == ("textbook",) else GENERATED]]
 
 
 def typed() -> str:
-    """The command as it was typed, so that it can be typed again."""
+    """The command as it was typed, for typing it again."""
     return shlex.join(["interp", *sys.argv[1:]])
 
 
 def title(model: str) -> str:
-    """How a report calls a model."""
+    """A model's name in a report."""
     named = {"textbook": "the textbook model", "default": "the default model", "minilm": "MiniLM"}
     return named.get(model) or (Path(model).resolve().name if Path(model).exists() else model)
 
@@ -246,9 +246,9 @@ def opened(model: str, device: str, dtype: Dtype, placement: Any = None) -> "int
 
 @contextmanager
 def one_line() -> Iterator[None]:
-    """What the user got wrong, what the system refuses, and signals end the command with one line and no traceback.
+    """End the command in one line, without a traceback, on user errors, system refusals and signals.
 
-    What is probably not what was meant is a line too.
+    Warnings about input that is probably a mistake also take one line.
     """
     import warnings
 
@@ -277,7 +277,7 @@ def one_line() -> Iterator[None]:
         except (OSError, RecursionError, UnicodeError, MemoryError) as error:
             end(brief(_of_the_system(error)), USAGE)
         except BaseException as error:
-            if type(error).__name__ != "PanicException":  # of a library in Rust, which derives it from nothing narrower
+            if type(error).__name__ != "PanicException":  # Rust panics derive from nothing narrower
                 raise
             end(brief(f"the tokenizers' library failed: {error}; tokenizer.json may be damaged"), USAGE)
     except KeyboardInterrupt as stopped:
@@ -288,6 +288,8 @@ def one_line() -> Iterator[None]:
 def _of_the_system(error: Exception) -> str:
     """What the system or the interpreter refused, in words."""
     match error:
+        case ConnectionError(errno=None):  # a cluster's
+            return str(error)
         case OSError():
             file = "" if error.filename is None else f"{error.filename}: "
             return f"{file}the system refused: {error.strerror or error}"
@@ -300,13 +302,13 @@ def _of_the_system(error: Exception) -> str:
 
 
 def end(message: str, code: int) -> NoReturn:
-    """Say on one line why there is nothing more, and stop."""
+    """Print in one line why the command stops, and exit."""
     typer.echo(f"interp: {' '.join(message.split())}", err=True)
     raise typer.Exit(code)
 
 
 def progressing(*, silent: bool = False, as_json: bool = False) -> "Announcer":
-    """Says on standard error how far the work is, within `with`."""
+    """A context that reports progress on standard error."""
     from analyses.execution.progress import Announcer
 
     return Announcer(silent=silent, as_json=as_json)

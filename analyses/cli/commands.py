@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from models import catalogue
 
 
-_BUILTIN = "builtin:"  # before the name of a suite of ours
+_BUILTIN = "builtin:"  # precedes the name of one of our suites
 
 
 def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
-    """Measures and tests `behaviours` (None: all of them, with what else a report has)."""
+    """Measures and tests `behaviours` (None: all of them, and the rest of a report)."""
 
     def command(request: Request, *, corpus, pairs, labels, exact, probes, experiments, measures, text, training, see):
         from analyses import report
@@ -184,7 +184,7 @@ def figures(run, names, *, head, width, format, font_size, font, horizontal, out
 
 
 def inspect(run, head, *, quiet, json) -> None:
-    """Says what a run has of one head."""
+    """Shows what a run has on one head."""
     from analyses import runs
     from analyses.cli import inspection
 
@@ -193,7 +193,7 @@ def inspect(run, head, *, quiet, json) -> None:
 
 
 def card(run, claim, *, out, force, quiet, json) -> None:
-    """Draws a claim of a run as a picture to pass on."""
+    """Draws a claim of a run as a picture to share."""
     from analyses import runs
     from analyses.cli import inspection
     from analyses.execution.provenance import check_free
@@ -221,7 +221,7 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
             names = (Path("view.html" if number == 1 else f"view-{number}.html") for number in count(1))
             out = next(name for name in names if not os.path.lexists(name))
         elif not out.suffix:
-            out = out.with_suffix(".html")  # which a browser needs
+            out = out.with_suffix(".html")  # a browser needs it
         check_free(out, force=force)  # before the model reads
         targets: list[str | None] = [*target] if target else [None]
         if len(targets) not in {1, len(texts)}:
@@ -231,7 +231,7 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
         loaded = frame.opened(model, device, dtype, placement)
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
-        if labels is not None:  # what reads reports draws figures: a page without labels need not wait for it
+        if labels is not None:  # reading a report imports the figures; a page without labels need not wait for them
             from analyses.headlines.facts import called_by
 
             called = called_by(labels, loaded)
@@ -281,7 +281,7 @@ def generate(
     prompt, *, model, tokens, temperature, top_k, top_p, repetition_penalty, stop, seed, device, placement, dtype,
     quiet, json
 ) -> None:  # fmt: skip
-    """Continues a text, shown while it is written."""
+    """Continues a text, printing it as it is generated."""
     from interp import InputError, generate_pieces
     from interp import generate as continue_text
 
@@ -310,7 +310,7 @@ def generate(
 
 
 def models(*, quiet, json) -> None:
-    """Lists what can be loaded."""
+    """Lists the models that can be loaded."""
     from models import catalogue
 
     families, shipped = catalogue.families(), [*catalogue.shipped()]
@@ -325,7 +325,7 @@ def listing(
     shipped: "Sequence[catalogue.LocalModel]",
     cached: "Sequence[catalogue.LocalModel]",
 ) -> Iterator[str]:
-    """Families with their parts, and the models on this machine with their sizes, line by line."""
+    """Model families with their parts, and the models on this machine with their sizes, line by line."""
     yield "Families (a directory in Hugging Face's format, or a name on its hub):"
     for name, parts in families.items():
         interp = ["any: our own format, for models that no family can express"]
@@ -348,6 +348,6 @@ def _size(number: int) -> str:
 
 
 def _entry(name: str, *facts: str) -> Iterator[str]:
-    """A name, and below it what is said of it."""
+    """A name, with its description below."""
     yield f"  {name}"
     yield indent(fill(" · ".join(facts), COLUMNS - 4, break_on_hyphens=False), " " * 4)

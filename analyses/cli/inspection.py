@@ -1,4 +1,4 @@
-"""What is known of one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
+"""What is known about one head? Its facts and its rows in all tables of a finished run, in 80 columns or as data."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,27 +25,27 @@ from analyses.wording.head_names import HEAD, Place, heads_in
 from analyses.wording.plain_words import WORDS
 from interp.errors import InputError
 
-_SENTENCES = 3  # of a run
+_SENTENCES = 3  # from a run's page
 _NAME = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d{1,6})\.?H(\d{1,6})", re.IGNORECASE)
 _KINDS = {"looks there and needed": "Looks there, and is needed", "needed": "Needed"}
 _KINDS |= {"looks there": "Looks there; an effect is not established"}
-_DIFFERING = ("model", "corpus", "position")  # columns that are shown where a head's rows differ in them
-_TABLES = WORDS["terminal"]  # by table: its title, which of its rows are shown, and in which columns
+_DIFFERING = ("model", "corpus", "position")  # columns that are shown if a head's rows differ in them
+_TABLES = WORDS["terminal"]  # by table: its title, which rows are shown, and in which columns
 
 
 @dataclass(frozen=True)
 class Inspected:
-    """A head of a run: its facts, the first to be told first, and its rows of each table that has some."""
+    """A head of a run: its facts, most important first, and its rows in each table that has some."""
 
     run: RunFolder
     name: str
     place: Place
     facts: Sequence[Fact]
     rows: Mapping[str, pd.DataFrame]
-    answers: Mapping[str, str]  # by task, what its answer is called
+    answers: Mapping[str, str]  # what each task's answer is called
 
     def data(self) -> dict[str, Any]:
-        """All of it, as JSON has it: what is undefined is null."""
+        """Everything as JSON-ready values, with null for undefined ones."""
         head = {"run": str(self.run.folder), "model": self.run.model, "name": self.name, **self.place._asdict()}
         tables = {
             name: rows.astype(object).where(rows.notna(), None).to_dict("records") for name, rows in self.rows.items()
@@ -53,7 +53,7 @@ class Inspected:
         return jsonable({**head, "facts": [*map(_plain, self.facts)], "tables": tables})
 
     def lines(self) -> Iterator[str]:
-        """What a terminal shows."""
+        """The lines for a terminal."""
         words = vocabulary(WRITTEN)
         model = self.run.model or ", ".join(each["name"] for each in self.run.facts.get("models", ()))
         yield from wrap(f"{self.name} of {model or 'the models'} in {self.run.folder}", COLUMNS)
@@ -76,7 +76,7 @@ class Inspected:
 
 
 def _plain(fact: Fact) -> dict[str, Any]:
-    """A fact as JSON has it."""
+    """A fact as JSON-ready values."""
     values = {field.name: getattr(fact, field.name) for field in fields(fact)}
     values |= {"words": fact.words._asdict(), "sizes": [asdict(size) for size in fact.sizes], "needed": fact.is_needed}
     values["rows"] = [{"table": row.table, "key": row.key} for row in fact.rows]
@@ -97,7 +97,7 @@ def _leading(name: str, rows: pd.DataFrame, column: str, top: int) -> pd.DataFra
 
 
 def inspect(run: RunFolder, name: str) -> Inspected:
-    """What a finished run says of the head called `name`: `L3.H4`, or of several kinds `cross.L3.H4`."""
+    """What a finished run says about the head `name`: `L3.H4`, or `cross.L3.H4` if there are several kinds."""
     tables = {each: run.table(each) for each in run.tables}
     place, title = _head(run, tables, name)
     head_rows = {each: rows for each, table in _by_head(tables).items() if len(rows := _rows(table, place))}
@@ -109,7 +109,7 @@ def _by_head(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 
 def _head(run: RunFolder, tables: Mapping[str, pd.DataFrame], name: str) -> tuple[Place, str]:
-    """The head that is called so, and what the run's page calls it."""
+    """The head with this name, and its name on the run's page."""
     whole = [table.loc[:, HEAD] for table in _by_head(tables).values() if {*HEAD} <= {*table}]  # others: of one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=HEAD)
     heads = heads_in(rows.fillna({"stack": "", "attention": "self"}))
@@ -120,7 +120,7 @@ def _head(run: RunFolder, tables: Mapping[str, pd.DataFrame], name: str) -> tupl
 
 
 def claim(run: RunFolder, address: str) -> FactCard:
-    """The claim of a report that has this address on its page (`L3.H4/induction`), or a head's first."""
+    """The claim with this address on a report's page (`L3.H4/induction`); by default a head's first."""
     name, _, fact = address.partition("/")
     tables = {each: run.table(each) for each in run.tables}
     place, title = _head(run, tables, name)
@@ -135,7 +135,7 @@ def claim(run: RunFolder, address: str) -> FactCard:
 
 
 def summary(run: RunFolder) -> list[str]:
-    """The headline of a run, its first sentences and those of a user's own measures, and what was left out."""
+    """A run's headline, its first sentences and those of the user's own measures, and what was left out."""
     headline, sentences = run.facts.get("headline"), run.facts.get("sentences") or {}
     first = [*sentences][:_SENTENCES]
     of_user = [name for name in sentences if headline and name not in first and name not in OURS]
@@ -145,7 +145,7 @@ def summary(run: RunFolder) -> list[str]:
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[str]:
-    """What a run could not ask, or asked of other text than was given: a sentence each."""
+    """What a run did not measure, or measured on other text than the given one, one sentence each."""
     if generated := record.get("on_generated_text"):
         names = ", ".join(OURS[name].title.lower() if name in OURS else name for name in generated)
         yield f"Measured on generated tales, because the given text lacks the annotation: {names}."
@@ -178,9 +178,9 @@ def _place(name: str, heads: Sequence[Place]) -> Place:
 
 
 def _rows(table: pd.DataFrame, place: Place) -> pd.DataFrame:
-    """A table's rows of one head."""
+    """A table's rows for one head."""
     is_head = (table["layer"] == place.layer) & (table["head"] == place.head)
     for column in ("stack", "attention"):
-        if column in table and not is_numeric_dtype(table[column]):  # an experiment's `attention` is how much
+        if column in table and not is_numeric_dtype(table[column]):  # in experiments, `attention` is an amount
             is_head &= table[column].isna() | (table[column] == getattr(place, column))
     return table.loc[is_head.fillna(False).astype(bool)]

@@ -1,4 +1,4 @@
-"""How does somebody go on from a run? By commands about what it was run on and what it shows first."""
+"""How does somebody go on from a run? With commands about what it was run on and what it shows first."""
 
 import re
 import shlex
@@ -11,12 +11,12 @@ from analyses.cli import command_lines
 from analyses.runs import RunFolder
 from analyses.wording.head_names import Place
 
-_TEXTS = "clean", "source", "target"  # of a pair
+_TEXTS = "clean", "source", "target"  # columns of a pair
 _HEAD = re.compile(r"\b(\w+\.)?L\d+\.H\d+\b")
 
 
 def next_commands(name: str, model: str | None, run: RunFolder, sentences: Iterable[str]) -> list[str]:
-    """Up to two commands that follow the command `name`, whose --model was `model` (None: it has none)."""
+    """Up to two commands to follow the command `name`, whose --model was `model` (None: it has none)."""
     folder, with_model = str(run.folder), ["--model", str(model)] if model not in {None, "default"} else []
     width = ["--width", "6.9"] if name == "compare" else []
     commands = [["figures", folder, *width]] if any(file.startswith("figures/") for file in run.facts["files"]) else []
@@ -42,7 +42,7 @@ def next_commands(name: str, model: str | None, run: RunFolder, sentences: Itera
 
 
 def _strongest(run: RunFolder) -> str | None:
-    """The head with the largest effect of a patching run; None where no heads were patched."""
+    """The head with the largest effect in a patching run; None if no heads were patched."""
     cells: Any = run.table("cells") if "cells" in run.tables else pd.DataFrame()
     cells = cells.dropna(subset=["head"]) if "head" in cells else cells[:0]
     if cells.empty:
@@ -53,7 +53,7 @@ def _strongest(run: RunFolder) -> str | None:
 
 
 def _view(pair: dict[Any, Any]) -> list[str]:
-    """What shows the clean prompt, and the other text of an encoder-decoder; nothing where prompts are token ids."""
+    """A command to view the clean prompt, and an encoder-decoder's other text; empty if prompts are token ids."""
     clean, source, target = (text if isinstance(text := pair.get(name), str) else "" for name in _TEXTS)
     if not clean:
         return []
@@ -61,7 +61,7 @@ def _view(pair: dict[Any, Any]) -> list[str]:
 
 
 def _patch(pair: dict[Any, Any], with_model: Sequence[str]) -> list[str]:
-    """What patches a circuit's first pair."""
+    """A command to patch a circuit's first pair."""
     texts = {name: str(pair.get(name, "")) for name in ("clean", "corrupt", "answer", "wrong")}
     if not isinstance(pair.get("clean"), str) or not all(texts.values()):
         return []
@@ -71,7 +71,7 @@ def _patch(pair: dict[Any, Any], with_model: Sequence[str]) -> list[str]:
 
 
 def _without_out(words: Sequence[str]) -> list[str]:
-    """A command's words without the directory that it wrote, and without --whole-prompts."""
+    """A command's words without its output directory and --whole-prompts."""
     kept = [word for word in words if not word.startswith("--out=") and word != "--whole-prompts"]
     place = kept.index("--out") if "--out" in kept else len(kept)
     return [*kept[:place], *kept[place + 2 :]]

@@ -19,9 +19,9 @@ from analyses.wording.formats import counted, number
 from analyses.wording.head_names import Place
 from analyses.wording.plain_words import breakable, listed, worded
 
-_NAMES = 4  # measures in a sentence
-_WIDEST = 9  # heads of a layer that have room for a word each
-_SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # where there is none
+_NAMES = 4  # measures in a sentence, and heads in a cell's name
+_WIDEST = 9  # heads in a layer that still leave room for words
+_SIGNS = {"position": "●", "part-of-speech": "■", "coreference": "▲"}  # in place of words
 _WORDS = vocabulary(OURS)
 Names = Mapping[HeadName, Called]
 _TEXTS: Mapping[str, Any] = plain_words.WORDS["compare"]
@@ -29,7 +29,7 @@ _SENTENCES: Mapping[str, str] = _TEXTS["sentences"]
 
 
 def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Mapping[str, Names]) -> Page:
-    """What the comparison says and shows; `models` are as run.json has them, `called` their heads by first facts."""
+    """The comparison as a page; `models` are run.json's descriptions, `called` their heads' names by first facts."""
     names, table = [each.name for each in comparison.reads], headline(comparison.table)
     described = [{**model, "tokenizer": None} for model in models] if comparison.by_ids else models
     sources = []
@@ -59,7 +59,7 @@ def page(comparison: Comparison, models: Sequence[Mapping[str, Any]], called: Ma
 
 
 def _atlases(comparison: Comparison, called: Mapping[str, Names]) -> Grids:
-    """Every model's heads, each called by its first fact; a head marks those of other models that do the same."""
+    """Every model's heads, each named by its first fact; a head marks heads of other models that do the same."""
     reads = {each.name: each for each in comparison.reads if each.collected}
     ids = {name: f"model-{number}/" for number, name in enumerate(reads, 1)}
     rows = comparison.heads.loc[comparison.heads["shows"].astype(bool)].sort_values("gain", ascending=False)
@@ -102,15 +102,15 @@ def headline(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def is_clear(row: Mapping[str, Any]) -> bool:
-    """Whether a difference is more than chance: its interval excludes 0 and its q is below 0.05."""
+    """Whether a difference is beyond chance: its interval excludes 0 and its q is below 0.05."""
     low, high = row["difference_low"], row["difference_high"]
     return bool((low > 0 or high < 0) and row["q"] < DISCOVERY)
 
 
 def summary(table: pd.DataFrame, name: str) -> list[str]:
-    """What a model has and the reference has not, the other way round, and how the best heads of both compare.
+    """What a model has and the reference lacks, the reverse, and how their best heads compare.
 
-    Only one of them has heads for a measure where their best heads clearly differ, too; else that is unsure.
+    If only one has heads for a measure, their best heads must also differ clearly; otherwise that is unsure.
     """
     rows = headline(table)
     counts = rows.loc[rows["model"] == rows["reference"]].set_index("measure")["n_heads"]
@@ -164,7 +164,7 @@ def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _read(comparison: Comparison) -> Section:
-    """Of each text what it was read for, what makes its numbers less than they look, and what was left out."""
+    """For each text: what it was read for, caveats about its numbers, and what was left out."""
     reads, blocks = comparison.reads, list[doc.Block]()
     for usage in comparison.used:
         total = len(usage.documents)

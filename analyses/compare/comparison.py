@@ -1,7 +1,7 @@
 """How good are several models' heads at the same things? Each reads the same text; their best heads are compared.
 
-A head is chosen on the documents of one half and reported on those of the other, so that the best of many heads does
-not look better than it is. Differences are paired: both models' totals are of the same groups of documents.
+One half of the documents chooses a head and the other reports it, so that the best of many heads does not look better
+than it is. Differences are paired: both models' totals are of the same groups of documents.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -56,7 +56,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Usage(Serving):
-    """A corpus, the behaviours that were measured on it, and its documents: all, and those that report."""
+    """A corpus, the behaviours measured on it, and its documents: all of them, and the reporting half."""
 
     documents: set[str] = field(default_factory=set)
 
@@ -68,19 +68,19 @@ class Usage(Serving):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The best heads side by side (`tables/compare`), all heads (`tables/heads`), and what they were read on."""
+    """The best heads side by side (`tables/compare`), all heads (`tables/heads`), and the corpora they were read on."""
 
     table: pd.DataFrame
     heads: pd.DataFrame
     reads: Sequence[Result]
     used: Sequence[Usage]
-    unused: Sequence[Corpus] = ()  # those that an earlier corpus left nothing to
-    unserved: Mapping[str, str] = field(default_factory=dict)  # behaviours that no text was read for, and why
+    unused: Sequence[Corpus] = ()  # earlier corpora annotated everything these do
+    unserved: Mapping[str, str] = field(default_factory=dict)  # behaviours without a text, and why
     by_ids: bool = False  # whether all models read token ids, whatever their tokenizers
 
 
 def names(arguments: Sequence[str]) -> list[str]:
-    """What to call models that were named so on the command line: a directory by its last part, duplicates numbered."""
+    """Names for models given on the command line: a directory's last part, with duplicates numbered."""
     names: list[str] = []
     for argument in arguments:
         name = (Path(argument).resolve().name if Path(argument).is_dir() else "") or argument
@@ -97,18 +97,18 @@ def compare(
     seed: int = 0,
     progress: Say | None = None,
 ) -> Comparison:
-    """Measure every head of every model on the same text, and set the best heads of each measure side by side.
+    """Measure every head of every model on the same text, and compare the best heads of each measure.
 
-    In `table`, one row a measure and model: the head with the largest gain on one half of the documents, and its gain
+    `table` has one row per measure and model: the head with the largest gain on one half of the documents, and its gain
     on the other. `n_heads` and `mean_depth` are of the model's heads that show the measure on the whole text
     (`analyses.measures.findings`). `difference` is the gain less that of the first model, the reference, with a paired
-    95% interval over documents and a two-sided p; `value_difference` the same without baselines. `q` and `value_q` are
-    over all p of the table together. In `heads`, `q` is over all that is tested of one model, as in its own report.
+    95% interval over documents and a two-sided p; `value_difference` is the same without baselines. `q` and `value_q`
+    are over all p of the table together. In `heads`, `q` is over all tests of one model, as in its own report.
 
-    A behaviour is measured on the first corpus that annotates it, else on generated tales. Where a model has no
-    tokenizer, position alone is compared, and all read the same token ids: corpora of ids, else random ones. An
-    `InputError` refuses what cannot be compared: fewer than two models, one of two stacks, a damaged corpus, or nothing
-    that could be measured in two of the models.
+    A behaviour is measured on the first corpus that annotates it, else on generated tales. If a model has no tokenizer,
+    only position is compared, and all models read the same token ids: corpora of ids, else random ones. Raises an
+    `InputError` for fewer than two models, a model of two stacks, a damaged corpus, or if nothing can be measured in
+    two of the models.
     """
     _refuse(models, behaviours)
     whole_number("seed", seed)
@@ -170,7 +170,7 @@ def _score(name: str, model: Model, usage: Sequence[Usage], unserved: Mapping[st
             totals = collect_in_lots(reading, makers)
             refuse_unread(reading.counts, corpus.name)
         except InputError as error:
-            for _ in corpus:  # raises where the text is at fault, and not what this model can see of it
+            for _ in corpus:  # raises if the text itself is at fault, rather than what this model sees of it
                 pass
             totals = [error] * len(makers)
         source.documents.update(reading.documents)
@@ -197,10 +197,10 @@ def depth(layer: Any, n_layers: int) -> Any:
 
 
 class Best(NamedTuple):
-    """The head of one model with the largest gain in one measure on one half of the text, as the other half shows it.
+    """The head of one model with the largest gain in a measure on the choosing half, as the reporting half shows it.
 
-    `columns` are its place and what it was read on, for a table; `value` and `baseline` totals and weights by group of
-    documents (totals|weights group).
+    `columns` are table cells: its place and what it was read on. `value` and `baseline` are totals and weights by group
+    of documents (totals|weights group).
     """
 
     corpus: str
@@ -210,10 +210,10 @@ class Best(NamedTuple):
 
 
 def best_heads(collected: Collected) -> dict[str, Best]:
-    """By measure, a model's best head, read with the first position kept.
+    """A model's best head for each measure, read with the first position kept.
 
-    Measures of which more is not better (entropy, distance) have no best head; nor have those without a row that
-    counts in either half.
+    Measures without a better direction (entropy, distance) have no best head; nor do those without a row that counts in
+    either half.
     """
     halves = zip(collected.half(0).scored, collected.half(1).scored, strict=True)
     return dict(chain.from_iterable(_best(collected, *half) for half in halves if half[0].sink == "kept"))
@@ -236,13 +236,13 @@ def _best(collected: Collected, choosing: Scored, reporting: Scored) -> Iterator
         columns = Place(heads.stack, heads.attention, layer, head)._asdict() | {"n": n[index][column]}
         columns |= {"depth": depth(layer, heads.n_layers), "baseline_name": rules[column], "unit": measure.unit}
         value = np.stack([scores[:, index, column], weights[:, index, column]])
-        is_read = value[1] != 0  # a baseline that is a number is there in groups that were not
+        is_read = value[1] != 0  # a constant baseline also covers groups that were not read
         baseline = np.stack([rivals[:, column], rival_weights[:, column]]) * is_read
         yield measure.name, Best(reporting.corpus or collected.corpus, columns, value, baseline)
 
 
 def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
-    """Value, baseline, and the gain with its 95% interval, of heads that were read on the same groups of documents."""
+    """Value, baseline, and the gain with its 95% interval, for heads that read the same groups of documents."""
     value, baseline = (np.stack([getattr(best, name) for best in bests], -1) for name in ("value", "baseline"))
     result = estimate(*value, *baseline, seed=seed)
     columns = {"value": result.value, "baseline": result.baseline, "gain": result.gain}
@@ -250,12 +250,12 @@ def gain_columns(bests: Sequence[Best], *, seed: int) -> list[dict[str, Any]]:
 
 
 def difference_columns(pairs: Sequence[tuple[Best, Best]], *, seed: int) -> list[dict[str, Any]]:
-    """For each pair, the first's gain less the second's and its value less the second's, with 95% intervals and p."""
+    """Differences within each pair, first less second, of gains and of values, with 95% intervals and p."""
     if not pairs:
         return []
     ratios = [[best.value, reference.value, best.baseline, reference.baseline] for best, reference in pairs]
     totals, weights = np.moveaxis(np.asarray(ratios), 0, -1).swapaxes(0, 1)  # ratio group pair, each
-    gain = contrast(totals, weights, (1, -1, -1, 1), seed=seed)  # a baseline takes away from its value
+    gain = contrast(totals, weights, (1, -1, -1, 1), seed=seed)  # gain: value less baseline
     value = contrast(totals[:2], weights[:2], (1, -1), seed=seed)
     columns = {"difference": gain.value, "difference_low": gain.low, "difference_high": gain.high, "p": gain.p}
     columns |= {"value_difference": value.value, "value_difference_low": value.low, "value_difference_high": value.high}
@@ -269,7 +269,7 @@ def _rows(behaviour: str, reads: Sequence[Result], seed: int) -> list[dict[str, 
         depths = result.heads.loc[result.heads["shows"].astype(bool)].groupby("measure")["depth"]
         counts = {str(name): {"n_heads": len(group), "mean_depth": float(group.mean())} for name, group in depths}
         no_head = {"n_heads": 0, "mean_depth": float("nan")}
-        for corpus in dict.fromkeys(head.corpus for head in best.values()):  # whose groups are the same
+        for corpus in dict.fromkeys(head.corpus for head in best.values()):  # heads of one corpus share its groups
             names = [measure for measure, head in best.items() if head.corpus == corpus]
             gains = gain_columns([best[name] for name in names], seed=seed)
             common = [name for name in names if name in bests[0] and result is not reads[0]]

@@ -1,1 +1,1 @@
-"""How work is done: side by side, resumed from what is kept, with a record of what it rests on."""
+"""How is work done? In parallel, resumed from stored results, with a record of what the results depend on."""

@@ -29,8 +29,12 @@ from models import load
 _CERTIFICATES = {"tls_ca_file": "ca.pem", "tls_client_cert": "cert.pem", "tls_client_key": "key.pem"}
 _PATIENCE = 30  # seconds that a scheduler may take to answer
 _PAUSE = 5  # seconds between two counts of the workers
-_MODELS: dict[str, Model] = {}  # of this worker, by fingerprint
+_MODELS: dict[str, Model] = {}  # loaded by this worker, by fingerprint
 _LOADING = threading.Lock()
+
+
+class ClusterError(ConnectionError):
+    """The cluster cannot do the work. No `InputError`: some stages take those as a reason to leave a part out."""
 
 
 class Workers:
@@ -73,9 +77,11 @@ class _Sent(Call[bytes]):
     """A call on an executor."""
 
     def result(self) -> bytes:
-        """What a worker returned; an `InputError` if the cluster lost it."""
+        """What a worker returned; a `ClusterError` if the cluster lost it."""
         try:
             return super().result()
+        except ClusterError:
+            raise
         except (BrokenExecutor, CancelledError, OSError) as error:
             _lost(error)
         except Exception as error:
@@ -86,17 +92,17 @@ class _Sent(Call[bytes]):
 
 def _lost(error: BaseException) -> NoReturn:
     reason = brief(f"{type(error).__name__}: {error}".strip(": "))
-    raise InputError(f"the cluster did not do its work ({reason}): see that its scheduler and workers run") from error
+    raise ClusterError(f"the cluster did not do its work ({reason}): see that its scheduler and workers run") from error
 
 
 def _packed(value: Any, known: Mapping[int, str]) -> bytes:
-    """The value, in which names stand for models."""
+    """Pickle the value, with names in place of models."""
 
     def reduce(obj: Any) -> Any:
         if not isinstance(obj, nn.Module) or not isinstance(obj, Model):
             return NotImplemented
         if not (origin := getattr(obj, "origin", None)):
-            raise InputError(
+            raise ClusterError(
                 "a cluster's workers load models by name: save this one, and load it by its directory (models.save)"
             )
         return _loaded, (origin, isinstance(obj.tokenizer, TokenIds), known.get(id(obj)) or fingerprint(obj))
@@ -104,7 +110,7 @@ def _packed(value: Any, known: Mapping[int, str]) -> bytes:
     try:
         return packed(value, reduce)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise InputError(f"a cluster cannot receive your own code ({brief(str(error))}): run it here") from error
+        raise ClusterError(f"a cluster cannot receive your own code ({brief(str(error))}): run it here") from error
 
 
 def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Model:
@@ -115,7 +121,7 @@ def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Mode
             model = by_ids(model) if read_by_ids else model
             if fingerprint(model) != expected:
                 where = f"{origin['name']} on {socket.gethostname()}"
-                raise InputError(f"{where} is another model than here: copy the same files there")
+                raise ClusterError(f"{where} is another model than here: copy the same files there")
             _MODELS[expected] = model
         return _MODELS[expected]
 
@@ -123,10 +129,12 @@ def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Mode
 def perform(content: bytes, version: str) -> bytes:
     """One call on a worker, in one thread so that all workers agree. `version` is the sender's `code`."""
     if version != code():
-        raise InputError(f"the worker on {socket.gethostname()} runs another version of interp: install the same there")
+        raise ClusterError(
+            f"the worker on {socket.gethostname()} runs another version of interp: install the same there"
+        )
     if not torch.cuda.is_initialized():
         torch.set_num_threads(1)
-    function, arguments = pickle.loads(content)  # over a socket to which only its owners have keys
+    function, arguments = pickle.loads(content)  # from a socket to which only its owners have keys
     return function(*arguments)
 
 
@@ -145,7 +153,7 @@ def connected(
         yield None
         return
     try:
-        from distributed import Client  # noqa: PLC0415 (only who asks for a cluster waits for Dask)
+        from distributed import Client  # noqa: PLC0415 (only cluster users wait for Dask)
         from distributed.security import Security  # noqa: PLC0415
     except ImportError as error:
         raise InputError('a cluster needs Dask: pip install "interp[cluster]"') from error

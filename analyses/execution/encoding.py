@@ -1,4 +1,4 @@
-"""How do we keep a lot's result in a file without pickle? Tensors as safetensors, the rest as JSON in its header."""
+"""How do we store a lot's result in a file without pickle? Tensors as safetensors, the rest as JSON in its header."""
 
 import json
 from collections import Counter
@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-_MANY = 16  # a longer list of numbers of one kind is kept as a tensor
+_MANY = 16  # a longer list of numbers of one kind is stored as a tensor
 _KINDS = {bool: "bool", int: "int64", float: "float64"}
 _OURS = ("interp.", "models.", "analyses.")  # only plain classes of these are restored
 
@@ -33,7 +33,7 @@ def encoded(value: Any) -> bytes:
 
 
 def decoded(content: bytes) -> Any:
-    """What was encoded; a `ValueError` where the content is damaged."""
+    """Reverse `encoded`; a `ValueError` if the content is damaged."""
     size = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + size])["__metadata__"]
     flat, tensors = load(content), dict[str, list[Tensor]]()
@@ -43,7 +43,7 @@ def decoded(content: bytes) -> Any:
     return json.loads(header["value"], object_hook=partial(_restored, tensors))  # called for the innermost first
 
 
-def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one a kind of value)
+def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR0911 (one return for each kind of value)
     match value:
         case None | bool() | str():
             return value
@@ -79,7 +79,7 @@ def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR091
 
 
 def _put(tensor: Tensor, tensors: dict[str, list[Tensor]]) -> Any:
-    """A tensor's dtype and its number among those of this dtype."""
+    """Add a tensor to those of its dtype; returns the dtype and its number there."""
     same = tensors.setdefault(str(tensor.dtype), [])
     same.append(tensor.detach().cpu())
     return [str(tensor.dtype), len(same) - 1]

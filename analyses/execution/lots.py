@@ -26,7 +26,7 @@ from interp import Model
 from interp.errors import InputError
 from interp.training.whole_files import check_owner, replacing, sweep
 
-Progress = Callable[[int, int | None], object]  # how many lots are there, and of how many
+Progress = Callable[[int, int | None], object]  # how many lots are finished, and of how many
 AHEAD = 64  # lots submitted before we wait for the first: their arguments must fit in memory
 
 

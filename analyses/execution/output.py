@@ -1,7 +1,7 @@
 """How does an analysis leave a directory that is either whole or not there?
 
-Everything is written beside the directory first and moved into it at the end, `run.json` last. A later run removes the
-files that an earlier `run.json` names; others are never touched. What is ready long before the rest may be shown.
+We write everything beside the directory first and move it in at the end, `run.json` last. A later run removes the files
+that an earlier `run.json` names, and touches no others. Results that are ready long before the rest may be shown early.
 """
 
 import csv
@@ -30,11 +30,11 @@ from interp.training.stops import unstopped
 from interp.training.whole_files import alone, file_above, is_being_made
 
 RUN = "run.json"
-SUMS = "tables_sha256"  # the key of the tables' hashes by name, of their Parquet files
+SUMS = "tables_sha256"  # the key of the hashes of tables' Parquet files, by name
 UNFINISHED = "unfinished"  # the key of what is still to come
-_MOVING = "what was being moved in"  # its value while one run's files take the place of another's
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for the start of one
-_SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "none"}  # the same bytes each time; text stays text
+_MOVING = "what was being moved in"  # its value while one run's files replace another's
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # characters that start a formula in a spreadsheet
+_SAVE: Any = {"svg.hashsalt": MAKER, "svg.fonttype": "none"}  # reproducible bytes; text stays text
 _DPI = 130
 
 
@@ -44,39 +44,39 @@ class Output:
     def __init__(self, folder: Path, out: Path):
         self.folder, self.out, self.shown = folder, out, False
         self.files: list[str] = []
-        self._pictures: dict[str, tuple[Figure, dict[str, bytes]]] = {}  # what was shown before is not drawn again
+        self._pictures: dict[str, tuple[Figure, dict[str, bytes]]] = {}  # so that none is drawn twice
 
     @property
     def may_show(self) -> bool:
-        """Whether no finished run of ours would lose its place to one that may never be finished."""
+        """Whether showing early would replace no finished run of ours, since this one may never finish."""
         facts = _record(self.out)
         return not facts or UNFINISHED in facts
 
     def show(self) -> None:
-        """Put what was written so far in its place, and begin anew."""
+        """Move the files written so far into place, and begin anew."""
         _move(self, self.out)
         self.folder.mkdir(exist_ok=True)
         self.files, self.shown = [], True
 
     @contextmanager
     def _place(self, name: str) -> Iterator[Path]:
-        """Where to write the file `name`; what the system refuses is a line that says what stands."""
+        """The path for the file `name`; system errors become an `InputError` that says what remains."""
         path = self.folder / name
         try:
             for folder in reversed(path.relative_to(self.folder).parents):
                 if folder.parts:
-                    (self.folder / folder).mkdir(exist_ok=True)  # no draft is made in place of one that was removed
+                    (self.folder / folder).mkdir(exist_ok=True)  # never recreate a draft that was removed
             self.files.append(name)
             yield path
         except OSError as error:
             raise InputError(_cannot(self.out / name, error, self.out)) from error
 
     def table(self, name: str, table: pd.DataFrame) -> None:
-        """`tables/NAME.csv` and `.parquet`; in the first no cell is a formula to a spreadsheet (`defused`)."""
+        """Write `tables/NAME.csv` and `.parquet`; the csv has no cells that a spreadsheet would run (`defused`)."""
         plain = table.copy()
         plain.attrs = {}  # parquet would keep them, csv could not
         texts = (plain[column] for column in plain if not is_numeric_dtype(plain[column]))
-        # a carriage return ends a line for those who read CSV, and is not quoted by itself
+        # csv readers end a line at a carriage return, which pandas does not quote by itself
         breaks = any(isinstance(cell, str) and "\r" in cell for column in texts for cell in column)
         with self._place(f"tables/{name}.csv") as path, self._place(f"tables/{name}.parquet") as parquet:
             quoting = csv.QUOTE_NONNUMERIC if breaks else csv.QUOTE_MINIMAL
@@ -84,7 +84,7 @@ class Output:
             plain.to_parquet(parquet, index=False)
 
     def figures(self, figures: Mapping[str, Figure]) -> dict[str, bytes]:
-        """`figures/NAME.svg` and `.png` of each, several drawn at once; returns the svgs by name."""
+        """Write `figures/NAME.svg` and `.png` of each, drawing several at once; returns the svgs by name."""
         new = {name: each for name, each in figures.items() if self._pictures.get(name, (None,))[0] is not each}
         pictures = all_of([partial(_picture_files, each) for each in new.values()])
         self._pictures |= {name: (each, files) for (name, each), files in zip(new.items(), pictures, strict=True)}
@@ -95,12 +95,12 @@ class Output:
         return {name: self._pictures[name][1]["svg"] for name in figures}
 
     def text(self, name: str, text: str) -> None:
-        """A text file, such as `report.html`."""
+        """Write a text file, such as `report.html`."""
         with self._place(name) as path:
             path.write_text(text, encoding="utf-8")
 
     def run(self, facts: Mapping[str, Any]) -> None:
-        """`run.json`: `facts`, and the files that this run wrote."""
+        """Write `run.json`: `facts`, and the files that this run wrote."""
         with self._place(RUN) as path:
             tables = [name for name in sorted(self.files) if name.endswith(".parquet")]
             sums = {Path(name).stem: digest([(self.folder / name).read_bytes()]) for name in tables}
@@ -109,12 +109,12 @@ class Output:
 
 
 def _picture_files(figure: Figure) -> dict[str, bytes]:
-    """By their endings."""
+    """The figure's files, by file ending."""
     pictures = {}
     with matplotlib.rc_context(_SAVE):
         if (layout := figure.get_layout_engine()) is not None:
             layout.execute(figure)
-        figure.set_layout_engine(None)  # laid out once, for both files; with a placeholder each would draw twice
+        figure.set_layout_engine(None)  # laid out once for both files; a placeholder engine would lay out each
         for ending, metadata in (("svg", {"Date": None, "Creator": None}), ("png", {"Software": None})):
             file = BytesIO()
             figure.savefig(file, format=ending, metadata=metadata, dpi=_DPI)
@@ -123,9 +123,9 @@ def _picture_files(figure: Figure) -> dict[str, bytes]:
 
 
 def unused(name: str, command: str) -> Path:
-    """Where a run goes that was given no directory: `name`, or the first of `name`-2, `name`-3, ... that is free.
+    """A directory for a run that was given none: `name`, or the first of `name`-2, `name`-3, ... that is free.
 
-    That is one that is not there, or is empty, or holds what the same command left when it was stopped.
+    It is free if it does not exist, is empty, or holds what the same command left when it was stopped.
     """
     numbered = (Path(name if number == 1 else f"{name}-{number}") for number in count(1))
     return next(out for out in numbered if _is_free(out, command))
@@ -141,9 +141,9 @@ def _is_free(out: Path, command: str) -> bool:
 
 @contextmanager
 def writing(out: str | Path) -> Iterator[Output]:
-    """Collect files, and move them into `out` when the block ends well; when it does not, only what was shown stays.
+    """Collect files, and move them into `out` when the block succeeds; if it fails, only what was shown stays.
 
-    An `InputError` where `out` cannot be written, or holds files by our names that no run of ours wrote.
+    Raises an `InputError` if `out` cannot be written, or holds files with our names that no run of ours wrote.
     """
     out = Path(out).resolve()
     parents = _make_parents(out)
@@ -163,7 +163,7 @@ def writing(out: str | Path) -> Iterator[Output]:
 
 
 def defused(table: pd.DataFrame) -> pd.DataFrame:
-    """The table with an apostrophe before every text, and column, that a spreadsheet would run as a formula."""
+    """The table with an apostrophe before every text or column name that a spreadsheet would run as a formula."""
 
     def harmless(cell: Any) -> Any:
         return f"'{cell}" if isinstance(cell, str) and cell.startswith(_FORMULA) else cell
@@ -173,7 +173,7 @@ def defused(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _make_parents(out: Path) -> list[Path]:
-    """Make the folders above `out`; returns those that were not there, innermost first."""
+    """Make the folders above `out`; returns those that were missing, innermost first."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file: --out must name a directory")
     missing = [folder for folder in out.parents if not folder.exists()]
@@ -188,7 +188,7 @@ def _make_parents(out: Path) -> list[Path]:
 
 @contextmanager
 def _draft(out: Path) -> Iterator[Path]:
-    """An empty folder beside `out`, of this process alone."""
+    """An empty folder beside `out`, for this process alone."""
     with ExitStack() as stack:
         try:
             draft = stack.enter_context(alone(out, lambda draft: _put_back(_earlier(draft), out)))
@@ -199,10 +199,10 @@ def _draft(out: Path) -> Iterator[Path]:
 
 
 def _move(output: Output, out: Path) -> None:
-    """Put the finished files in place, `run.json` last, and take away those of our earlier run; Ctrl-C waits.
+    """Move the finished files into place, `run.json` last, and remove our earlier run's; Ctrl-C waits.
 
-    No table of one run ever lies beside one of another: the earlier run's files are kept aside first, and put back
-    where the others cannot be moved in; after a kill, by the next run. Till then `run.json` names both runs' files.
+    Tables of two runs never mix. The earlier run's files are set aside first, and put back if the move fails (after a
+    kill, by the next run). Until then `run.json` names both runs' files.
     """
     with unstopped() as stops:
         try:
@@ -221,7 +221,7 @@ def _change(output: Output, out: Path) -> None:
     _refuse_foreign(output.files, out)
     earlier, aside = earlier_files(out), _earlier(output.folder)
     names = {*earlier, *output.files}
-    shutil.rmtree(aside, ignore_errors=True)  # of what was shown before
+    shutil.rmtree(aside, ignore_errors=True)  # left from files shown early
     if RUN in earlier:
         aside.mkdir()
         shutil.copy2(out / RUN, aside / RUN)
@@ -239,12 +239,12 @@ def _change(output: Output, out: Path) -> None:
 
 
 def _earlier(draft: Path) -> Path:
-    """Where an earlier run's files are while those in the draft are moved in."""
+    """Where an earlier run's files wait while those of the draft are moved in."""
     return draft.with_name(f"{draft.name}.earlier")
 
 
 def _put_back(aside: Path, out: Path) -> None:
-    """Have `out` as it was, if files were being moved in."""
+    """Restore `out` if files were being moved in."""
     if _record(out).get(UNFINISHED) != _MOVING:
         return
     names = set() if aside.is_symlink() else earlier_files(aside)
@@ -258,7 +258,7 @@ def _put_back(aside: Path, out: Path) -> None:
 
 
 def _shift(file: Path, place: Path) -> None:
-    """Move a file; a link among the folders above its place is followed nowhere."""
+    """Move a file, but follow no link among the folders above its place."""
     if place.parent.resolve() != place.parent:
         raise InputError(f"{place.parent} is or holds a link, where there is to be a folder: choose another --out")
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -281,7 +281,7 @@ def _refuse_foreign(names: Iterable[str], out: Path) -> None:
 
 
 def earlier_files(out: Path) -> set[str]:
-    """The files inside `out` that an earlier run of ours lists as its own; none where there was no such run."""
+    """The files inside `out` that an earlier run of ours lists as its own; empty if there was none."""
     return {
         name
         for name in _named(out)
@@ -290,7 +290,7 @@ def earlier_files(out: Path) -> set[str]:
 
 
 def _named(out: Path) -> set[str]:
-    """The files that our run.json in `out` names, itself among them; none where there is none of ours."""
+    """The files that our run.json in `out` names, including itself; empty if it is not ours."""
     facts = _record(out)
     names = facts.get("files")
     names = [*names, RUN] if isinstance(names, list) else [RUN]
@@ -298,7 +298,7 @@ def _named(out: Path) -> set[str]:
 
 
 def _record(out: Path) -> dict[str, Any]:
-    """What our run.json in `out` says; nothing where there is none of ours."""
+    """The contents of our run.json in `out`; empty if there is none of ours."""
     try:
         facts = {} if (out / RUN).is_symlink() else json.loads(whole(out / RUN))
     except (ValueError, RecursionError):
@@ -312,7 +312,7 @@ def _is_inside(name: str) -> bool:
 
 
 def jsonable(value: Any) -> Any:
-    """Plain JSON: numpy scalars as numbers, what is undefined as null, sets sorted."""
+    """Plain JSON values: numpy scalars as numbers, null for undefined numbers, sets sorted."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(each) for key, each in value.items()}
     if isinstance(value, (set, frozenset)):

@@ -1,7 +1,7 @@
 """How are several processor cores kept busy? By processes of one thread each, which take calls in turn.
 
-Small products gain little from a second thread; calls that share nothing gain all of it. The processes are forks of
-this one: they know what it knows by then, and only what they are sent and what they return is copied.
+Small products gain little from a second thread; independent calls gain all of it. The processes are forks: they share
+what this process knows at the start, and only what they receive and return is copied.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-LIMIT = 16  # processes: each has memory of its own for what it measures
+LIMIT = 16  # processes: each needs memory of its own for what it measures
 T = TypeVar("T")
 Keep = Callable[[Any], object] | None
 _KNOWN: dict[int, Sequence[Any]] = {}  # what forks know, by number
@@ -32,28 +32,28 @@ _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG of Linux's prctl.h
 
 
 class Packer(pickle.Pickler):
-    """Packs tensors as arrays, for a fraction of the time, and what `reduce` knows in its own way."""
+    """Pickles tensors as arrays, which is much faster, and other values as `reduce` says."""
 
     def __init__(self, file: io.BytesIO, reduce: Callable[[Any], Any]):
         super().__init__(file)
         self.reduce = reduce
 
     def reducer_override(self, obj: Any) -> Any:
-        """How a value is made again; NotImplemented: as it is by default."""
+        """How to rebuild a value; NotImplemented means the default way."""
         if type(obj) is torch.Tensor and obj.device.type == "cpu" and obj.dtype != torch.bfloat16:
             return torch.from_numpy, (obj.detach().numpy(),)
         return self.reduce(obj)
 
 
 def packed(value: Any, reduce: Callable[[Any], Any] = lambda obj: NotImplemented) -> bytes:
-    """The value, pickled: for a pipe or a socket of our own, never for a file."""
+    """The pickled value: only for a pipe or socket of our own, never for a file."""
     file = io.BytesIO()
     Packer(file, reduce).dump(value)
     return file.getvalue()
 
 
 class Call(Generic[T]):
-    """A call that was made elsewhere, or else is made when its result is asked for.
+    """A call made elsewhere, or made here when its result is requested.
 
     `keep` is called with the result as soon as it is there.
     """
@@ -68,7 +68,7 @@ class Call(Generic[T]):
             self._keep(self._read(future.result()))
 
     def result(self) -> T:
-        """What the function returned; what a process that was killed did not do is done here."""
+        """What the function returned; if its process was killed, the call is made here."""
         if self._future is not None:
             with suppress(BrokenProcessPool):
                 return self._read(self._future.result())
@@ -79,9 +79,9 @@ class Call(Generic[T]):
 
 
 class Forks:
-    """Processes that know some values, as they are when these begin; with none (`n` is 0) calls are made here.
+    """Processes that share `known` values as of their start; without processes (`n` is 0), calls are made here.
 
-    Whatever else a call holds is copied.
+    Everything else in a call is copied.
     """
 
     def __init__(self, known: Sequence[Any], n: int):
@@ -91,18 +91,18 @@ class Forks:
         if n:
             _KNOWN[self._number] = known
             self._pool = ProcessPoolExecutor(n, multiprocessing.get_context("fork"), _begin)
-            with warnings.catch_warnings():  # threads that are asleep: a fork has one of its own
+            with warnings.catch_warnings():  # about sleeping threads: a fork has only one of its own
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._pool.submit(int)  # starts them all
-            self._children = [*(self._pool._processes or {}).values()]  # which has no public name before Python 3.14
+            self._children = [*(self._pool._processes or {}).values()]  # no public name before Python 3.14
 
     @property
     def alive(self) -> bool:
-        """Whether none was killed: then the others do nothing more either."""
+        """Whether no process was killed; after that, none of them works."""
         return all(child.is_alive() for child in self._children)
 
     def pack(self, value: Any) -> bytes:
-        """The value as processes are sent it; what cannot be copied is a `PicklingError`, as are models not known."""
+        """Pickle a value for the processes; a `PicklingError` for what cannot be copied, and models not in `known`."""
 
         def reduce(obj: Any) -> Any:
             if isinstance(obj, torch.nn.Module) and hasattr(obj, "config") and id(obj) not in self._places:
@@ -121,7 +121,7 @@ class Forks:
         return Call(here, future, pickle.loads, keep)  # from our own fork
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes, even if they are busy."""
         _KNOWN.pop(self._number, None)
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
@@ -132,12 +132,12 @@ class Forks:
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process that waits is stopped, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process is interrupted, and ends this one
     for stop in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stop, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
     torch.set_num_threads(1)  # threads do not outlive a fork
-    threadpool_limits(1)  # and numpy's would be more than there are cores for
+    threadpool_limits(1)  # numpy's threads would outnumber the cores
 
 
 def _known(number: int, place: int) -> Any:
@@ -159,9 +159,9 @@ def _in_one_thread(call: Callable[[], T]) -> T:
 
 
 def count_of(calls: int = LIMIT) -> int:
-    """How many processes would share so many calls: as many as torch may have threads; 0 where all are made here.
+    """How many processes to use for that many calls: up to torch's number of threads, 0 if all calls are made here.
 
-    That is where a GPU is in use, the system is another than Linux, or this is such a process itself.
+    It is 0 if a GPU is in use, outside Linux, or within such a process.
     """
     is_fork = multiprocessing.parent_process() is not None
     forks = sys.platform == "linux" and not torch.cuda.is_initialized() and not is_fork
@@ -171,9 +171,9 @@ def count_of(calls: int = LIMIT) -> int:
 
 @contextmanager
 def begun(tasks: Sequence[Callable[[], T]]) -> Iterator[Callable[[], list[T]]]:
-    """Processes begin with `tasks` while this one goes on; what is yielded waits for what they return, in order.
+    """Start `tasks` in processes while this one continues; the yielded function waits for their results, in order.
 
-    What tasks change is lost, and what one raises is raised where it is waited for.
+    Changes that tasks make are lost; their errors are raised when waiting.
     """
 
     def done(number: int) -> T:
@@ -188,6 +188,6 @@ def begun(tasks: Sequence[Callable[[], T]]) -> Iterator[Callable[[], list[T]]]:
 
 
 def all_of(tasks: Iterable[Callable[[], T]]) -> list[T]:
-    """What each of `tasks` returns, in their order; several at once where threads are allowed to torch."""
+    """The results of `tasks`, in order; several run at once if torch may use several threads."""
     with begun([*tasks]) as ended:
         return ended()

@@ -1,6 +1,6 @@
-"""What does a long command say while it runs? Which stage of how many this is, how fast it goes, and how long it takes.
+"""What does a long command say while it runs? Which stage of how many this is, its speed, and the time it takes.
 
-A terminal has one line that changes; a log has a line a minute, of text or JSON.
+A terminal has one line that changes; a log gets a line a minute, as text or JSON.
 """
 
 import json
@@ -21,17 +21,17 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-Say = Callable[[str, int], object]  # what is being done, and how often: texts read, for the most part
-FIRST_PAGE, WRITING = "writing a first page", "writing figures"  # the last stage of commands that leave a directory
-_EVERY, _AFTER, _PAUSE = 60.0, 10.0, 0.25  # seconds between lines, before that of a new stage, and of the timer
+Say = Callable[[str, int], object]  # the stage, and a count: mostly of texts read
+FIRST_PAGE, WRITING = "writing a first page", "writing figures"  # the last stages of commands that leave a directory
+_EVERY, _AFTER, _PAUSE = 60.0, 10.0, 0.25  # seconds between lines, before a new stage's line, and between ticks
 _LOCK = threading.Lock()  # held while a state changes or a line is written, and while the process forks
 
 
 class Announcer:
-    """Tells a terminal or a log how far a command is, within `with`; a timer does so while nothing is reported.
+    """A context that reports a command's progress to a terminal or a log; a timer reports between calls.
 
-    A stage's number is that of distinct stages begun. What was planned before it and was not begun was left out, so the
-    number of stages is that number and those still to come.
+    Stages are numbered by the distinct stages begun so far. Planned stages that are skipped do not count, so the number
+    of stages is that number plus the stages still planned.
     """
 
     def __init__(self, *, silent: bool = False, as_json: bool = False, clock: Callable[[], float] = time.monotonic):
@@ -41,18 +41,18 @@ class Announcer:
         self._to_come: list[str] | None = None
         self._stage, self._done, self._total = "starting", 0, None
         self._start = self._since = self._reported = self._written = clock()
-        self._counted = 0, self._start  # the first count of the stage, and when it came
+        self._counted = 0, self._start  # the first count of the stage, and its time
         self._has_lines, self._end = as_json, threading.Event()
         self._timer = threading.Thread(target=self._keep_on, name="progress", daemon=True)
         self._live = Live(get_renderable=self.row, console=self._console, auto_refresh=False, transient=True)
 
     def plan(self, stages: Iterable[str]) -> None:
-        """Stages that come next, in order, before others that are planned already."""
+        """Plan the next stages, in order, before any planned already."""
         with _LOCK:
             self._to_come = [*dict.fromkeys([*stages, *(self._to_come or ())])]
 
     def __call__(self, stage: str, done: int, total: int | None = None) -> None:
-        """Take note of a stage, and of what is done of it; what ends in a line break is a message."""
+        """Record the stage and what is done of it; text that ends in a line break is a message."""
         with _LOCK:
             if stage.endswith("\n"):
                 self._put({"message": stage.strip()})
@@ -63,13 +63,13 @@ class Announcer:
             self._begun.add(stage)
             if is_new:
                 self._since = now
-            if is_new or done < self._done:  # a second half is counted anew
+            if is_new or done < self._done:  # a second half counts from its own start
                 self._counted = done, now
             self._stage, self._done, self._total, self._reported = stage, done, total, now
             self._tick(_AFTER if is_new else _EVERY)
 
     def state(self) -> dict[str, Any]:
-        """How far the command is. `rate` is a second, `seconds` are those of the stage."""
+        """The command's progress; `rate` is per second, `seconds` are those of the stage."""
         now, rate, left, (first, counted) = self._clock(), None, None, self._counted
         if self._done > first and self._reported > counted:
             rate = (self._done - first) / (self._reported - counted)
@@ -81,7 +81,7 @@ class Announcer:
         return state | {"memory_mb": memory()}
 
     def row(self) -> Table:
-        """The line of a terminal, in which long names of stages are cut."""
+        """The terminal's line, with long stage names cut."""
         number, stage, *rest = _words({**self.state(), "rate": None, "memory_mb": None})
         row = Table.grid(Column(no_wrap=True, overflow="ellipsis", ratio=1), Column(no_wrap=True), expand=True)
         row.add_row(Text(f"{number}: {stage}"), Text("  " + ", ".join(rest)))
@@ -110,7 +110,7 @@ class Announcer:
                     self._live.refresh()
 
     def _tick(self, after: float) -> None:
-        """A line in a log, if the last is so many seconds old."""
+        """Write a line to the log if the last one is `after` seconds old."""
         if not self._on_terminal and self._clock() - self._written >= after:
             self._written, self._has_lines = self._clock(), True
             self._put(self.state())
@@ -131,9 +131,9 @@ class Announcer:
 
 @dataclass
 class Stages:
-    """Tells what is being done, and times each stage. What ends a line is told, and is no stage.
+    """Reports and times each stage. Text that ends in a line break is a message, not a stage.
 
-    `tell` is a user's function of stage and count, or an `Announcer`, which takes totals and plans too.
+    `tell` is a user's function of stage and count, or an `Announcer`, which also takes totals and plans.
     """
 
     tell: Say = lambda stage, count: None
@@ -143,16 +143,16 @@ class Stages:
 
     @staticmethod
     def to(progress: Say | None) -> "Stages":
-        """Those that tell `progress`, which may be `Stages` already."""
+        """`Stages` that report to `progress`, or `progress` itself if it is `Stages` already."""
         return progress if isinstance(progress, Stages) else Stages(progress) if progress else Stages()
 
     def plan(self, stages: Iterable[str]) -> None:
-        """Say which stages come next."""
+        """Announce which stages come next."""
         if isinstance(self.tell, Announcer):
             self.tell.plan(stages)
 
     def __call__(self, stage: str, count: int, total: int | None = None) -> None:
-        """Tell it, and count the time since the last call for what was being done."""
+        """Report a stage, and count the time since the last call for the stage before."""
         if not stage.endswith("\n"):
             self._count()
             self._now = stage
@@ -162,7 +162,7 @@ class Stages:
             self.tell(stage, count)
 
     def seconds(self) -> dict[str, float]:
-        """Of each stage until now, in the order in which they were first told."""
+        """Seconds of each stage so far, in the order in which stages were first reported."""
         self._count()
         return dict(self._seconds)
 
@@ -173,7 +173,7 @@ class Stages:
 
 
 def _words(record: Mapping[str, Any]) -> list[str]:
-    """Number and name of the stage, what is done, how fast, time and memory; but for what is not known."""
+    """Stage number and name, what is done, speed, time and memory, as far as known."""
     done, total, rate, left, most = map(record.get, ("done", "total", "rate", "seconds_left", "memory_mb"))
     of = f" of {record['stages']}" if record.get("stages") else ""
     words = [f"stage {record['stage_number']}{of}"] if "stage_number" in record else []
@@ -187,7 +187,7 @@ def _words(record: Mapping[str, Any]) -> list[str]:
 
 
 def memory() -> int | None:
-    """The most MB that this process or the largest of its children that have ended had; None where nobody counts."""
+    """Peak memory in MB of this process or its largest ended child; None on systems that do not count it."""
     with suppress(ImportError):
         import resource  # noqa: PLC0415 (of Unix)
 
@@ -197,6 +197,6 @@ def memory() -> int | None:
 
 @cache
 def _guard_forks() -> None:
-    """No process forks while a line is half written: its copy of standard error would stay locked."""
+    """Let no process fork while a line is half written: the child's copy of standard error would stay locked."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release)

@@ -1,10 +1,10 @@
 """What were these numbers made from, and which files did we write?
 
-Every `run.json` has hashes of models and texts, versions and the processor. Files name their maker where their format
-has a place for it, and a command replaces only such files of its own.
+Every `run.json` has hashes of models and texts, versions and the processor. Files name their maker if their format has
+a place for it, and a command replaces only such files of its own.
 
-A model's `fingerprint` is one hash of all that its numbers depend on. A function of the user's own has no hash, so what
-was measured with a model that runs one is not kept for another run.
+A model's `fingerprint` is one hash of everything its numbers depend on. A user's own function has no hash, so results
+of a model that runs one are not kept for another run.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ from interp.training.whole_files import check_kind
 from models.huggingface.model_files import digest_as_read
 from models.quantization import Int8
 
-SCHEMA = 1  # of run.json: raised where a key changes its meaning or goes
+SCHEMA = 1  # of run.json: raised if a key changes its meaning or is removed
 PACKAGES = (
     *("interp", "torch", "numpy", "scipy", "pandas", "pyarrow"),
     *("matplotlib", "seaborn", "tokenizers", "safetensors"),
 )
-RUNNERS = ("torchao", "transformers", "transformer-lens")  # which run some models
+RUNNERS = ("torchao", "transformers", "transformer-lens")  # packages that run some models
 MAKER = "interp"  # the value of `made_by`, of a page's generator and of a picture's creator
 TEXT_MARK = f"made_by: {MAKER}\n"  # the last line of a text
 PICTURES: Mapping[str, Mapping[str, Any]] = {  # the metadata of pictures by format: the same bytes each time
@@ -52,14 +52,14 @@ _MARKS = (
     f"<dc:title>{MAKER}</dc:title>",
     f"tEXtSoftware\0{MAKER}",
 )
-_END = 1 << 16  # bytes at the start and at the end of a file in which its maker is named
+_END = 1 << 16  # bytes at the start and end of a file that are searched for its maker
 _LIBRARIES = {"interp", "models", "torch", "torchao", "transformers", "transformer_lens"}
 
 
 def recorded(*, command: str, seed: int, seconds: float, stages: Mapping[str, float]) -> dict[str, Any]:
-    """What every run says of itself: the command as typed, on what it ran, and how long it took.
+    """What every run records of itself: the command as typed, the machine, and the time taken.
 
-    Stages that ran at once each count in full, so they may add up to more than the whole by the clock.
+    Stages that ran at once each count in full, so they may add up to more than the total time.
     """
     return {
         **{"schema": SCHEMA, "command": command, "seed": seed, "versions": versions()},
@@ -80,10 +80,10 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def model_facts(model: Model) -> dict[str, Any]:
-    """A model's shape, size and precision, and the hashes that tell it from others.
+    """A model's shape, size and precision, and the hashes that identify it.
 
-    Models with the same `fingerprint` compute the same; one that has none says why in `no_fingerprint`. `sha256` is
-    that of the weight files as they were read; None where they have changed or gone since, or there were none.
+    Models with the same `fingerprint` compute the same; a model without one says why in `no_fingerprint`. `sha256` is
+    the hash of the weight files when they were read; None if they have changed or gone since, or never existed.
     """
     try:
         identity = {"fingerprint": fingerprint(model)}
@@ -114,7 +114,7 @@ def model_facts(model: Model) -> dict[str, Any]:
 
 
 def digest(chunks: Iterable[bytes]) -> str:
-    """SHA-256 of bytes that come in pieces."""
+    """SHA-256 of bytes in chunks."""
     sha = hashlib.sha256()
     for chunk in chunks:
         sha.update(chunk)
@@ -123,17 +123,16 @@ def digest(chunks: Iterable[bytes]) -> str:
 
 @cache
 def code() -> str:
-    """A hash of our own code and of the data that it reads: numbers of another version are not gone on with."""
+    """A hash of our own code and its data files, so that we never resume with results of another version."""
     folders = [Path(__file__).parents[2] / package for package in ("interp", "models", "analyses")]
     paths = chain.from_iterable(sorted(folder.rglob("*.[pt][yo]*")) for folder in folders)
     return digest(path.read_bytes() for path in paths if path.suffix in {".py", ".toml"})
 
 
 def fingerprint(model: Model) -> str:
-    """SHA-256 of a model's settings, of every tensor as it is in memory, of its tokenizers and its edits.
+    """SHA-256 of a model's settings, every tensor as it is in memory, its tokenizers and its edits.
 
-    The device and the directory that the model was read from do not count. Code of the user's own, which has no hash,
-    is an `InputError`.
+    The device and the model's directory do not count. Raises an `InputError` for a user's own code, which has no hash.
     """
     if isinstance(model, Edited):
         edits = [_edit(site, edit) for site, edit in model.edits.items()]
@@ -147,7 +146,7 @@ def fingerprint(model: Model) -> str:
 
 
 def tokenizer_hash(tokenizer: Tokenizer | None) -> str:
-    """SHA-256 of a tokenizer and what it puts around a text; empty where there is none. Python parts have no hash."""
+    """SHA-256 of a tokenizer and what it adds around a text; empty without one. Python parts have no hash."""
     if tokenizer is None:
         return ""
     with inside("the model's tokenizer has no hash"):
@@ -156,18 +155,18 @@ def tokenizer_hash(tokenizer: Tokenizer | None) -> str:
 
 
 def hash_of(value: Any, known: Mapping[int, str] | None = None) -> str:
-    """SHA-256 of text, numbers, tensors, settings, models, functions of modules, and lists and tables of them.
+    """SHA-256 of text, numbers, tensors, settings, models, module-level functions, and lists and tables of these.
 
-    `known` has the hashes of some by their `id`. Anything else, as a function within another, is a `TypeError`.
+    `known` has hashes of some values by `id`. Anything else, such as a nested function, is a `TypeError`.
     """
     sha = hashlib.sha256()
     _add(sha, value, known or {})
     return sha.hexdigest()
 
 
-def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR0912 (one a kind of value)
+def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR0912 (one branch for each kind of value)
     kind = type(value)
-    if kind is Tensor:  # what lots hold most of
+    if kind is Tensor:  # most common in lots
         flat = value.detach().cpu().contiguous().reshape(-1)
         sha.update(f"tensor {tuple(value.shape)} {value.dtype} ".encode())
         sha.update(flat.view(torch.uint8).numpy().data)
@@ -192,7 +191,7 @@ def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR09
             add(["set", *sorted(value)])
         case Mapping():
             add(["table", *sorted(value.items(), key=lambda item: str(item[0]))])
-        case Tensor() if flatten := getattr(value, "__tensor_flatten__", None):  # several, such as a rounded weight
+        case Tensor() if flatten := getattr(value, "__tensor_flatten__", None):  # as in a rounded weight
             names, settings = flatten()
             add([kind, repr(settings), *(getattr(value, name) for name in names)])
         case Tensor():  # a parameter
@@ -214,7 +213,7 @@ def _add(sha: Any, value: Any, known: Mapping[int, str]) -> None:  # noqa: PLR09
 
 
 def _modules(model: nn.Module) -> Iterator[list[Any]]:
-    """Of every module its place, class, settings and tensors; a tensor that is in two places is there once."""
+    """The place, class, settings and tensors of each module; a shared tensor is included once."""
     first: dict[int, str] = {}
     for path, module in model.named_modules():
         _check_code(path, module)
@@ -227,7 +226,7 @@ def _modules(model: nn.Module) -> Iterator[list[Any]]:
 
 
 def _hashes(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The hash of each setting that has one; private ones may be left by an earlier call."""
+    """The hash of each setting that has one, without private ones, which an earlier call may have left."""
     hashes: dict[str, Any] = {}
     for name, value in settings.items():
         if name in {"config", "cfg"} and hasattr(value, "__dict__"):
@@ -239,7 +238,7 @@ def _hashes(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_code(path: str, module: nn.Module) -> None:
-    """Refuse a module that is, holds or calls code from elsewhere than the libraries that run models."""
+    """Refuse a module that is, holds or calls code from outside the libraries that run models."""
     hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
     hooks += [handle.user_hook for handle in getattr(module, "fwd_hooks", ())]  # of TransformerLens
     functions = [value for value in vars(module).values() if callable(value) and not isinstance(value, nn.Module)]
@@ -253,7 +252,7 @@ def _is_of_libraries(code: object) -> bool:
 
 
 def _edit(site: str, edit: object) -> list[Any]:
-    """What a ready-made edit does, and where."""
+    """A ready-made edit's place and a hash of what it does."""
     change = edit.change if isinstance(edit, SelectiveEdit) else edit
     if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
         raise InputError(f"the edit of {site} is a function of your own, which has no hash")
@@ -264,7 +263,7 @@ def _edit(site: str, edit: object) -> list[Any]:
 
 
 def check_free(path: Path, *, force: bool = False) -> None:
-    """Only what we wrote is replaced, or with `force` any other file; never a link, a device or a directory."""
+    """Refuse to replace a file that we did not write, unless with `force`, and any link, device or directory."""
     check_kind(path)
     if not force and path.exists() and not _is_marked(path):
         raise InputError(f"{path} is there, and interp did not write it: choose another place, or replace it (--force)")

@@ -1,7 +1,7 @@
 """What do the tables look like? Each function draws one figure from a table, and its title asks what it answers.
 
-Nothing is computed here, no model is run, and no plotting state is changed. All take `**page` (`Page`): how the figure
-stands on a page. Tables are checked: no such row, or rows of several models or runs, is an `InputError`.
+Nothing is computed here, no model is run, and no plotting state is changed. All functions take `**page` (`Page`), the
+figure's layout. They check their tables: missing rows, or rows of several models or runs, raise an `InputError`.
 """
 
 from analyses.figures.curves import circuit_curve, forming, lens_line, lens_map, probes_by_layer, token_bars
@@ -24,4 +24,4 @@ __all__ += ["circuit_curve", "explained_bars", "forming", "gain_intervals", "hea
 __all__ += ["lens_line", "lens_map", "literal", "map_cells", "measure_name", "metric_unit", "page", "pattern_atlas"]
 __all__ += ["probes_by_layer", "steps", "suite_map", "sweep_drawings", "three_attentions", "token_bars", "top_cells"]
 __all__ += ["word_lines"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # so that `dir()` lists only the public names

@@ -21,11 +21,11 @@ from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, Place, kinds
 from interp.errors import InputError, one_of
 
-_COLUMNS = 14  # columns of a lens at most: more have no room for a word
+_COLUMNS = 14  # columns of a lens at most; more have no room for a word
 _WORD = 9  # characters of a token
 _STYLES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-_BEST = _STYLES[:3]  # of the heads with most of a measure in the end
-_CLEAR = 0.05  # the least gain over the baseline that a head is named for
+_BEST = _STYLES[:3]  # of the heads with the highest values in the end
+_CLEAR = 0.05  # the least gain over the baseline for which a head is named
 _HELD_OUT = "held_out/"
 _PANELS: Mapping[str, Any] = described("forming")["panels"]
 _PANEL, _KEY, _NARROW, _LETTER = 1.2, 1.0, 7.0, 0.066  # inches; a letter is one of a name at the right
@@ -37,16 +37,16 @@ _LINES: Mapping[str, Any] = {
     "phase change": {"color": style.PALE, "alpha": 0.55, "lw": 0, "zorder": 0},
     "next phase of training": {"color": "0.6", "lw": 0.9, "ls": ":", "zorder": 1},
 }
-Ends = list[tuple[float, str, str]]  # what is written at the ends of lines: its height, text and colour
+Ends = list[tuple[float, str, str]]  # text at the ends of lines: its height, words and colour
 
 
 @style.styled
 def lens_map(tokens: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[style.Page]) -> Figure:
-    """Layers up, positions (or prompts) across: in each cell the most probable token, coloured by its probability.
+    """Layers up, positions (or prompts) across; each cell shows the likeliest token, coloured by its probability.
 
     Args:
-        tokens: rows of a lens's table; of each layer and place the first is drawn.
-        prompt: which prompt's positions; by default the first's, or all prompts where one position of each was read.
+        tokens: rows of a lens's table; of each layer and place only the top one is drawn.
+        prompt: the prompt whose positions are drawn; by default the first, or all prompts if each has one position.
     """
     rows = select_rows(tokens, ["layer", "prompt", "position"], rank=1, prompt=prompt)
     by_prompt = prompt is None and rows.groupby("prompt")["position"].nunique().max() == 1
@@ -68,7 +68,7 @@ def lens_map(tokens: pd.DataFrame, *, prompt: int | None = None, **page: Unpack[
 
 @style.styled
 def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
-    """The logit of one answer less another's after each layer, a line a position, with the bands of 95% intervals.
+    """The logit of one answer less another's after each layer, one line per position, with 95% intervals as bands.
 
     `difference` has rows of a lens's table of two answers.
     """
@@ -82,15 +82,15 @@ def lens_line(difference: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
 
 @style.styled
 def circuit_curve(curve: pd.DataFrame, unit: str = "edges", **page: Unpack[style.Page]) -> Figure:
-    """Faithfulness against size, of `tables/circuit_curve`: both rankings of a `unit`, beside random circuits."""
+    """Faithfulness against size from `tables/circuit_curve`: both rankings of a `unit`, and random circuits."""
     rows = select_rows(curve, ["ranking", "share"], single=(*SOURCES, "task"))
-    rows = rows.loc[rows["size"] > 0]  # a logarithmic axis has no place for none
+    rows = rows.loc[rows["size"] > 0]  # a logarithmic axis has no zero
     return draw("circuit_curve", rows, page, {"kind": unit})
 
 
 @style.styled
 def token_bars(tokens: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
-    """How surprising each token of one prompt is to the model that read those before it, from a run's table."""
+    """How surprising each token of one prompt is to the model, given those before it, from a run's table."""
     tokens = select_rows(tokens, ["position"], single=(*SOURCES, "prompt")).sort_values("position")
     names = [_token(row["token"], row["id"]) for row in tokens.to_dict("records")]
     width = min(style.WIDTH, max(3.3, 1.0 + 0.25 * len(names)))
@@ -106,15 +106,15 @@ def token_bars(tokens: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
 
 
 def _token(token: Any, number: Any) -> str:
-    """A token that can be seen, and is no formula; its number where it has no name."""
+    """A token made visible and safe from formulas; its number if it has no name."""
     return style.literal(style.visible(token, _WORD)) if isinstance(token, str) else str(number)
 
 
 @style.styled
 def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
-    """A panel a task: what probes of each layer's stream read, with the interval of what they have over their control.
+    """One panel per task: what probes of each layer's stream read, with the interval of their gain over the control.
 
-    Of `tables/layers`, heads are left out.
+    `layers` are rows of `tables/layers`; heads are left out.
     """
     rows = select_rows(layers, ["task", "depth", "head"], single=(*SOURCES, "stack"), task=None, head=None)
     rows = rows.loc[rows["head"].isna()]
@@ -137,12 +137,12 @@ def forming(
     boundaries: Mapping[str, Sequence[int]] | None = None,
     **page: Unpack[style.Page],
 ) -> Figure:
-    """A column a run: losses, then for each measure a line a head, those with most of it in the end named.
+    """A column per run: losses, then for each measure a line per head; the heads with the highest end are named.
 
     Args:
         table: rows of `tables/forming`.
-        changes: by run, the steps between which its phase change lies.
-        boundaries: by run, the steps after which a phase of its training ended.
+        changes: by run, the steps where its phase change starts and ends.
+        boundaries: by run, the steps at which a phase of its training ended.
     """
     table = select_rows(table, ["run", "step", "measure", *HEAD], single=("model", "seed"), run=None, measure=None)
     for run in {**changes, **(boundaries or {})}:
@@ -185,7 +185,7 @@ def forming(
 
 
 def _losses(ax: Axes, rows: pd.DataFrame) -> Ends:
-    """What is learnt from, and what is held out: thick, since it says more."""
+    """Training loss, and held-out loss as a thick line, since it says more."""
     ends, styles = [], cycle(_STYLES)
     for measure, line in rows.groupby("measure", sort=True):
         text, line_style, looks_back = "training", {"color": style.GREY, "lw": 0.6}, 20
@@ -198,7 +198,7 @@ def _losses(ax: Axes, rows: pd.DataFrame) -> Ends:
 
 
 def _heads(ax: Axes, rows: pd.DataFrame, colour: str) -> Ends:
-    """A line a head, the best in the colour of what they do; or one line, of what was measured of the whole model."""
+    """One line per head, the best in their behaviour's colour; or one line for a measure of the whole model."""
     whole, heads = (rows.loc[rows["layer"].isna() == is_whole] for is_whole in (True, False))
     if len(whole):
         ax.plot(whole["step"], whole["value"], color="0.2", lw=1.6)
@@ -221,7 +221,7 @@ def _heads(ax: Axes, rows: pd.DataFrame, colour: str) -> Ends:
 
 
 def _set_steps(ax: Axes, last: float, width: float, longest: int) -> None:
-    """Steps from 0 to the last in so many inches, with room for names of some length; ticks only where steps are."""
+    """Show steps from 0 to `last` in `width` inches, with room for names of `longest` letters; ticks end at `last`."""
     share = min(0.5, (0.1 + _LETTER * longest) / width)
     ax.set_xlim(0, last / (1 - share))
     n_ticks = max(2, min(6, round(1.35 * width)))
@@ -231,12 +231,12 @@ def _set_steps(ax: Axes, last: float, width: float, longest: int) -> None:
 
 
 def _write_ends(ax: Axes, ends: Ends, last: float) -> None:
-    """Each name at the end of its line, moved apart where they would stand on each other."""
+    """Write each name at the end of its line, moving apart names that would overlap."""
     low, high = ax.get_ylim()
     ranked = sorted(ends)
     values = [min(max(value, low), high) for value, *_ in ranked]
     heights = style.spread(values, (high - low) * 9.6 / 72 / (_PANEL * 0.8))
-    above = max(heights[-1] - high, 0.0) if heights else 0.0  # a crowd at the top stands below it, all of it visible
+    above = max(heights[-1] - high, 0.0) if heights else 0.0  # move a crowd at the top down into view
     for (_, name, colour), height in zip(ranked, heights, strict=True):
         options: Any = {"textcoords": "offset points", "annotation_clip": False, "va": "center"}
         style.with_halo(ax.annotate(name, (last, height - above), (4, 0), color=colour, size=style.sized(8), **options))

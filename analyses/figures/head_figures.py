@@ -19,19 +19,19 @@ from analyses.wording.formats import number
 from analyses.wording.head_names import HEAD, head_name, kinds
 from interp.errors import InputError, one_of
 
-_ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several have the same names
+_ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several kinds share names
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
-_LIFTS = [2.0**power for power in range(-4, 5)]  # where the colours of lifts are named
+_LIFTS = [2.0**power for power in range(-4, 5)]  # labelled ticks of the colours of lifts
 _DOTS = f" A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}{{}}."
 _DOCUMENTS = ", in five documents at least, eight where items are right or wrong"
 _WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)
-_FAINTEST = 0.05  # of the largest gain: a panel that has less looks empty
-_MARGIN, _TICK = 0.4, 0.22  # inches beside a panel's bars, and of the name of a head
-_MARKERS = "oDs^vPX"  # of models; colour is for behaviours
+_FAINTEST = 0.05  # of the largest gain: a panel with less would look empty
+_MARGIN, _TICK = 0.4, 0.22  # inches beside a panel's bars, and for a head's name
+_MARKERS = "oDs^vPX"  # of models, because colour stands for behaviours
 _LINES = ("-", "--", ":", "-.", "-", "--", ":")
-_GAP, _ROW = 0.14, 0.16  # inches: between measures, and of a model
+_GAP, _ROW = 0.14, 0.16  # inches: between measures, and for each model
 
 
 @styled
@@ -43,16 +43,16 @@ def head_grid(
     by: str | None = None,
     **page: Unpack[Page],
 ) -> Figure:
-    """One heat map a measure in which some head gains, on one scale.
+    """One heat map, all on one scale, for each measure in which some head gains.
 
     A dot marks a finding (`analyses.measures.findings.notable`).
 
     Args:
         heads: rows of `tables/heads`.
-        measures: which to draw, in order; all of the table by default. They should share a unit.
-        quantity: what gives the colour: the gain, the value as it is, or the value as a ratio (half as much is as far
-            from 1 as twice as much).
-        by: a column of a joined table (`model`, `run`), each value of which has panels of its own.
+        measures: which to draw, in order; by default all in the table. They should share a unit.
+        quantity: what colours show: the gain, the raw value, or the value as a ratio (half as much is as far from 1 as
+            twice as much).
+        by: a column of a joined table (`model`, `run`), each value of which gets its own panels.
     """
     one_of("quantity", quantity, Quantity)
     groups = [] if by is None else [by]
@@ -81,16 +81,16 @@ def head_grid(
 
 
 def _by_kind(rows: pd.DataFrame, titles: Sequence[str], groups: Sequence[str] = ()) -> pd.DataFrame:
-    """Rows with the title of their panel, which says of which kind heads are where there are several."""
+    """Rows with their panel's title, which names the kind of heads if there are several."""
     kind = rows[HEAD[:2] if kinds(rows) > 1 else []].astype(str).to_numpy().tolist()
     panels = [f"{title} ({' '.join(names)})" if names else title for title, names in zip(titles, kind, strict=True)]
-    for group in groups:  # a line of its own
+    for group in groups:  # on a line of its own
         panels = [f"{panel} / {_short(str(name), 36)}" for panel, name in zip(panels, rows[group], strict=True)]
     return rows.assign(panel=panels)
 
 
 def _columns(rows: pd.DataFrame, groups: Sequence[str] = ()) -> int:
-    """How many panels of so many heads stand side by side; all `groups` of a measure where they can."""
+    """How many panels fit side by side; if possible, all `groups` of a measure."""
     heads, together = max(rows["head"]) + 1, len({*rows[groups[0]]}) if groups else 1
     return max(1, (4 if heads <= 8 else 3 if heads <= 16 else 2) // together) * together
 
@@ -102,14 +102,14 @@ def _scale(values: pd.Series, quantity: Quantity) -> Normalize:
         reach = np.abs(np.log2(values[values > 0])).max()
         reach = float(np.clip(np.nan_to_num(reach, nan=1.0), 1, 4))  # a lift of 0 takes the last colour
         return LogNorm(2**-reach, 2**reach)
-    return Normalize(0, max(0.1, float(np.nan_to_num(values.max()))))  # below the baseline is as nothing
+    return Normalize(0, max(0.1, float(np.nan_to_num(values.max()))))  # values below the baseline look like 0
 
 
 @styled
 def effect_grid(effects: pd.DataFrame, task: str, *, by: str | None = None, **page: Unpack[Page]) -> Figure:
-    """Denoising and noising of every head side by side, on one scale; a dot marks a head that carries part of the
-    answer, or of the other (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`;
-    `by` is a column of a joined table (`model`, `run`), each value of which has panels of its own.
+    """Denoising and noising of every head side by side, on one scale. A dot marks a head that carries part of the
+    answer or of the other one (`analyses.measures.findings.carriers`). `effects` are rows of `tables/effects`. `by` is
+    a column of a joined table (`model`, `run`), each value of which gets its own panels.
     """
     groups = [] if by is None else [by]
     options: Any = {"single": () if groups else SOURCES, **dict.fromkeys(groups)}
@@ -125,9 +125,9 @@ def effect_grid(effects: pd.DataFrame, task: str, *, by: str | None = None, **pa
 
 @styled
 def suite_map(heads: pd.DataFrame, *, top: int = 48, **page: Unpack[Page]) -> Figure:
-    """Paradigm by head, of `tables/suite_heads` in its order: the share that goes where a head is noised.
+    """Paradigms by heads, in the order of `tables/suite_heads`: the share of the answer lost when a head is noised.
 
-    A dot marks a head that carries some of it, by either exchange; of many heads there are the `top` largest.
+    A dot marks a head that carries part of it, in either direction. Only the `top` heads are drawn.
     """
     rows = select_rows(heads, ["paradigm", *HEAD], intervention="noise")
     found = carriers(heads.loc[heads["intervention"] != "hide"]).loc[lambda rows: rows["effect"] > 0]
@@ -151,9 +151,9 @@ def suite_map(heads: pd.DataFrame, *, top: int = 48, **page: Unpack[Page]) -> Fi
 
 @styled
 def gain_intervals(heads: pd.DataFrame, measure: str, *, top: int = 12, **page: Unpack[Page]) -> Figure:
-    """The `top` heads with the largest gains in one measure, with their 95% intervals; the baseline is the line at 0.
+    """The `top` heads with the largest gains in one measure, with their 95% intervals; the line at 0 is the baseline.
 
-    `heads` are rows of `tables/heads`, of which those count that keep the first position.
+    `heads` are rows of `tables/heads`; only those that keep the first position count.
     """
     rows = select_rows(heads, HEAD, single=_ONE_KIND, measure=measure, sink="kept").dropna(subset=["gain"])
     rows = rows.nlargest(top, "gain")
@@ -169,9 +169,9 @@ def gain_intervals(heads: pd.DataFrame, measure: str, *, top: int = 12, **page: 
 
 @styled
 def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> Figure:
-    """A bar a head and a panel a layer: its attention, group by group of rules.
+    """A panel per layer and a bar per head: its attention, divided among groups of rules.
 
-    `parts` has by group, at most six, the share of each head's attention, layer x head; NaN where nothing is said.
+    `parts` maps up to six groups to the share of each head's attention, layer x head; NaN if undefined.
     """
     if not 0 < len(parts) <= len(_GROUPS):
         raise InputError(f"expected one to {len(_GROUPS)} groups of rules, got {len(parts)}")
@@ -203,14 +203,14 @@ def explained_bars(parts: Mapping[str, pd.DataFrame], **page: Unpack[Page]) -> F
 
 @styled
 def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
-    """A dot and a whisker a model and measure: the best head's gain, and its difference from the reference's.
+    """A dot with an interval per model and measure: the best head's gain, and its difference from the reference.
 
-    `table` has rows of `tables/compare`, in the order in which measures and models are drawn.
+    `table` has rows of `tables/compare`; measures and models are drawn in its order.
     """
     rows = select_rows(table, ["model", "behaviour", "measure"], single=("run", "seed", "reference"))
     reference = str(rows["reference"].iloc[0])
     labels = {model: _short(model, 36) for model in rows["model"].unique()}
-    if len({*labels.values()}) < len(labels):  # they differ in what was cut
+    if len({*labels.values()}) < len(labels):  # their cut parts differ
         labels = {model: f"{number}. {label}" for number, (model, label) in enumerate(labels.items(), 1)}
     looks = zip(cycle(MARKS), cycle(zip(_MARKERS, _LINES, strict=True)))
     styles = {
@@ -232,13 +232,13 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
     rows = pd.concat([gains, differences]).sort_values("unit", ascending=False, kind="stable")  # shares first
     row = _GAP + len(styles) * _ROW
     options: Any = {"looks": styles, "row": row, "step": _ROW / row, "highest": np.inf}
-    if "width" in page:  # of a paper: many models leave no room for the names of heads
+    if "width" in page:  # in a paper, many models leave no room for the names of heads
         options["highest"], height = style.HIGHEST, 1 + row * len({*rows["title"]})
         if 72 * _ROW * style.HIGHEST / height < 0.75 * sized(8):
             rows["note"] = ""
     figure = draw("compared_gains", rows, page, {"reference": reference}, **options)
     axes = style.drawn_axes(figure, page.get("ax"))
-    for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale a unit
+    for left, right in zip(axes[::2], axes[1::2], strict=True):  # one scale per unit
         low, high = zip(left.get_xlim(), right.get_xlim(), strict=True)
         right.sharex(left)
         left.set_xlim(min(low), max(high))
@@ -246,6 +246,6 @@ def compared_gains(table: pd.DataFrame, **page: Unpack[Page]) -> Figure:
 
 
 def _short(name: str, longest: int) -> str:
-    """A model's name, cut in the middle: checkpoints differ at their end."""
+    """A model's name, cut in the middle, because checkpoints differ at the end."""
     half = longest // 2
     return literal(name if len(name) <= longest else f"{name[:half]}…{name[-half:]}", longest + 1)

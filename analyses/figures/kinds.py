@@ -1,7 +1,7 @@
 """The three kinds of figure: maps, intervals and lines.
 
-A description says which rows of a table are marks, which of their columns say what, and how panels look. Those of the
-public figures are data (`figures.toml`), those of experiments stand beside their prompts.
+A description says which rows of a table are marks, what their columns mean, and how panels look. Public figures are
+described in `figures.toml`, experiments' figures beside their prompts.
 """
 
 import tomllib
@@ -31,12 +31,12 @@ MARKS: tuple[Style, ...] = tuple(
 _SOURCES = {"articles": "the articles’ prompts", "stories": "prompts in the stories’ words"}
 _TEXTS = "panel", "label", "name", "tick", "row", "note"
 _NUMBERS = "y", "x", "low", "high"
-_UPRIGHT = 20  # names across a map that stand upright at most
-_AXES, _GAP = 1.0, 0.25  # inches that axes and a colour bar take, and between two titles
+_UPRIGHT = 20  # upright names across a map, at most
+_AXES, _GAP = 1.0, 0.25  # inches for axes and a colour bar, and between two titles
 
 
 def rounded(value: float) -> str:
-    """A number to two digits; nothing has no sign."""
+    """A number to two decimals; zero has no sign."""
     return f"{round(value, 2) + 0.0:.2f}".replace("-", "−")
 
 
@@ -47,25 +47,25 @@ def _count(rows: pd.DataFrame, axis: str) -> int:
 
 @dataclass(frozen=True)
 class Series:
-    """Which rows of a table are marks, and which of their columns say what."""
+    """Which rows of a table are marks, and what their columns mean."""
 
     value: str = "value"  # a column, or an expression of columns
-    # what the legend or the colour bar calls it; it, `panel`, `name`, `tick`, `row`, `note` are templates for columns
+    # the name in the legend or colour bar; like `panel`, `name`, `tick`, `row`, `note`, a template for columns
     label: str = ""
-    panel: str = ""  # the title of the panel that a mark stands in
+    panel: str = ""  # the title of the mark's panel
     x: str = "layer"  # a column: the place along the x axis
     y: str = "layer"  # a column: the row of a map
-    low: str = ""  # the column, or expression, of the lower end of the value's 95% interval
-    high: str = ""  # and of its upper end
-    name: str = ""  # what a cell or a range is called
-    tick: str = ""  # what a map's x axis calls the place
-    row: str = ""  # what its y axis calls it
-    note: str = ""  # what is written beside a mark
-    where: str = "index >= 0"  # a query that rows meet; all by default
-    look: Style = field(default_factory=dict)  # options of the line and the marker; one after the other by default
+    low: str = ""  # a column or expression: the lower end of the value's 95% interval
+    high: str = ""  # the upper end
+    name: str = ""  # of a cell or an interval
+    tick: str = ""  # the label on a map's x axis
+    row: str = ""  # the label on its y axis
+    note: str = ""  # text beside a mark
+    where: str = "index >= 0"  # a query that selects rows; all by default
+    look: Style = field(default_factory=dict)  # options of the line and the marker; by default the next of three
 
     def marks(self, table: pd.DataFrame) -> pd.DataFrame:
-        """A row a mark: its texts, numbers and look; `dot` and `text` of a map's cells as the table has them."""
+        """One row per mark: its texts, numbers and look; for a map's cells also the table's `dot` and `text`."""
         rows = table.query(self.where)
         records = [row | {"source": _SOURCES.get(row.get("source", ""))} for row in rows.to_dict("records")]
         texts = {column: [getattr(self, column).format_map(row) for row in records] for column in _TEXTS}
@@ -82,7 +82,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Plot(ABC):
-    """A kind of figure, and what one shows; sizes are inches."""
+    """A kind of figure and its content; sizes are inches."""
 
     series: Sequence[Series]  # what makes the marks
     question: str = ""  # the title
@@ -91,15 +91,15 @@ class Plot(ABC):
     ylabel: str = ""  # up all panels
     columns: int = 2  # of panels, at most
     height: float = 2.4  # of a panel, without its rows
-    row: float = 0.0  # of each row of a panel: a map's, or a name's with intervals
-    key: float = 0.5  # of what panels share
-    width: float | None = None  # where the page asks for none
-    least: float = 0.0  # that the panels need across
+    row: float = 0.0  # of each row in a panel: a map's row, or a name with intervals
+    key: float = 0.5  # for what panels share
+    width: float | None = None  # if the page asks for none
+    least: float = 0.0  # width that the panels need
     highest: float = style.HIGHEST  # of the figure: higher panels shrink
     square: bool = False  # whether panels are as high as wide
     rules: Sequence[Mapping[str, Any]] = ()  # lines at `x` or `y`, with options of Matplotlib
-    entries: int = 4  # of the legend side by side, at most
-    looks: Mapping[str, Style] = field(default_factory=dict)  # by label, where its series has no look
+    entries: int = 4  # side by side in the legend, at most
+    looks: Mapping[str, Style] = field(default_factory=dict)  # by label, if its series has no look
 
     @style.styled
     def draw(self, table: pd.DataFrame, title: str = "") -> Figure:
@@ -107,7 +107,7 @@ class Plot(ABC):
         return self.figure(table, {"title": title or self.question})
 
     def figure(self, table: pd.DataFrame, page: style.Page, note: str | None = None) -> Figure:
-        """The table's figure within a function that is `styled`; `note` says under its panels what marks mean."""
+        """The table's figure, for use in a `styled` function; `note` explains the marks below the panels."""
         marks = self._marks(table)
         groups = [(str(panel), rows) for panel, rows in marks.groupby("panel", sort=False)]
         heights = [self.height + self.row * self._rows(rows) for _, rows in groups]
@@ -135,7 +135,7 @@ class Plot(ABC):
         return figure
 
     def _describe(self, marks: pd.DataFrame) -> str:
-        """What each panel shows, in words, to a reader who cannot see it."""
+        """A description of each panel for a reader who cannot see it."""
         texts = []
         for panel, rows in marks.astype({"value": float}).groupby("panel", sort=False):
             drawn = [
@@ -153,7 +153,7 @@ class Plot(ABC):
         return pd.concat([marks for marks in tables if len(marks)] or tables, ignore_index=True)
 
     def _styles(self, marks: pd.DataFrame) -> dict[str, dict[str, Any]]:
-        """The look of each label of all panels: its series', the description's or, in turn, one of three."""
+        """The look of each label in all panels: the series' own, else the plot's, else the next of three."""
         rows = marks.drop_duplicates("label")
         labels = enumerate(zip(rows["label"], rows["look"], strict=True))
         return {label: {**MARKS[at % len(MARKS)], **self.looks.get(label, {}), **look} for at, (label, look) in labels}
@@ -169,7 +169,7 @@ class Plot(ABC):
         style.legend(figure, axes, columns=self.entries)
 
     def _describe_marks(self, rows: pd.DataFrame) -> str:
-        """The largest values of one label in one panel, and the smallest if it is below zero by a tenth or more."""
+        """The largest values of one label in one panel, and the lowest if it is -0.1 or less."""
         defined = rows.dropna(subset=["value"]).sort_values("value", ascending=False, kind="stable").to_dict("records")
         if len({row["value"] for row in defined}) < 2:
             return rounded(defined[0]["value"]) if defined else "undefined"
@@ -180,23 +180,23 @@ class Plot(ABC):
 
     @abstractmethod
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
-        """Draw the marks of one panel; `marks` are those of all."""
+        """Draw one panel's marks; `marks` are those of all panels."""
 
 
 @dataclass(frozen=True)
 class Map(Plot):
-    """One cell a mark; panels with one label share a scale and a colour bar."""
+    """One cell per mark; panels with the same label share a scale and a colour bar."""
 
-    scale: Normalize | None = None  # from values to colours; by default around 0, by label
+    scale: Normalize | None = None  # from values to colours; by default centred on 0, one per label
     colours: Colormap = field(default_factory=lambda: style.SIGNED)  # of the cells
     # of rows and columns; by default their ticks, or numbers
     names: tuple[Sequence[str] | None, Sequence[str] | None] = (None, None)
-    most: Sequence[int] = (12, 30)  # names down and across at most
+    most: Sequence[int] = (12, 30)  # names down and across, at most
     upwards: bool = True  # whether the first row is at the bottom
-    ticks: Sequence[float] | None = None  # where the colour bar has numbers
+    ticks: Sequence[float] | None = None  # numbers on the colour bar
 
     def figure(self, table: pd.DataFrame, page: style.Page, note: str | None = None) -> Figure:
-        """As all; with layers from left to right where the page asks for it, or is not high enough for them."""
+        """As in `Plot`, but with layers from left to right if the page asks for it or they do not fit its height."""
         if any(each.y != "layer" for each in self.series) or table.empty:
             return super().figure(table, page, note)
         is_high = self.height + self.row * _count(table, "layer") > style.HIGHEST - self.key
@@ -224,8 +224,8 @@ class Map(Plot):
         scale = self._scale(marks, rows["label"].iloc[0])
         ax.patch.set(facecolor="white", edgecolor="0.75", hatch="//////", linewidth=0)  # undefined cells are hatched
         options: Any = {"vmin": scale.vmin, "vmax": scale.vmax, "cmap": self.colours, "norm": scale, "cbar": False}
-        options |= {"xticklabels": False, "yticklabels": False, "rasterized": True}  # a large model stays a small file
-        if "text" in cells:  # a long text is smaller
+        options |= {"xticklabels": False, "yticklabels": False, "rasterized": True}  # keeps a large model's file small
+        if "text" in cells:  # long texts are smaller
             figure, texts = ax.get_figure(root=True), cells["text"].fillna("")
             room = ((figure.get_figwidth() if figure else 0) - 1.5) / texts.shape[1] * 72  # points
             longest = max(1, *map(len, texts.to_numpy().ravel()))
@@ -262,10 +262,10 @@ class Map(Plot):
 class Intervals(Plot):
     """Named values with their intervals, the first name on top."""
 
-    # how many names a panel has at most, those with the largest values of the first label; 0 for all, as they come
+    # names in a panel, at most: those with the largest values of the first label; 0 for all, in table order
     most: int = 0
-    step: float = 0.26  # how far two labels of a name are apart, where 1 is the next name
-    names: Sequence[str] = ()  # of all panels, where one may lack some
+    step: float = 0.26  # the distance between two labels of a name, where 1 is the next name
+    names: Sequence[str] = ()  # of all panels, if one may lack some
 
     def _rows(self, rows: pd.DataFrame) -> float:
         return max(3, min(self.most or 1000, len({*rows["name"]}))) * max(1.0, style.sized(1))
@@ -291,7 +291,7 @@ class Intervals(Plot):
                 if note and not np.isnan(end):
                     style.with_halo(ax.annotate(note, (end, height), (5, 0), **options))
         figure, longest = ax.get_figure(root=True), max(map(len, rows.loc[rows["value"].notna(), "note"]), default=0)
-        if longest and figure:  # room for what stands beside, which does not count as data
+        if longest and figure:  # room for notes, which do not count as data
             start, end = ax.get_xlim()
             share = style.small_width(longest) / (0.8 * ax.get_position().width * figure.get_figwidth())
             ax.set_xlim(start, start + (end - start) / (1 - min(share, 0.6)))
@@ -301,10 +301,10 @@ class Intervals(Plot):
 
 @dataclass(frozen=True)
 class Lines(Plot):
-    """Values by layer or length, with the bands of their intervals; the look `band` is a band alone."""
+    """Values by layer or length, with their intervals as bands; the look `band` draws a band alone."""
 
     logarithmic: bool = False  # whether both axes are
-    log_sizes: bool = False  # whether the x axis is, of sizes
+    log_sizes: bool = False  # whether the x axis is, for sizes
 
     def _draw_panel(self, ax: Axes, rows: pd.DataFrame, marks: pd.DataFrame) -> None:
         for label, options in self._styles(marks).items():
@@ -332,13 +332,13 @@ _KINDS: dict[str, type[Plot]] = {"map": Map, "intervals": Intervals, "lines": Li
 def plot_from(
     *, kind: str, series: Sequence[Mapping[str, Any]] = ({},), shared: Mapping[str, Any] | None = None, **options: Any
 ) -> Plot:
-    """The plot that data describe; `shared` is what all series have."""
+    """The plot that a description stands for; `shared` fields belong to all series."""
     return _KINDS[kind]([Series(**{**(shared or {}), **fields}) for fields in series], **options)
 
 
 @cache
 def described(name: str) -> dict[str, Any]:
-    """What `figures.toml` says under a name."""
+    """The entry of this name in `figures.toml`."""
     return tomllib.loads(files("analyses.figures").joinpath("figures.toml").read_text(encoding="utf-8"))[name]
 
 
@@ -351,7 +351,7 @@ def draw(
     note: str | None = None,
     **options: Any,
 ) -> Figure:
-    """The figure that `figures.toml` describes under a name, its texts filled with words, some options from here."""
+    """Draw the figure of this name in `figures.toml`, with words filled in and `options` overriding its own."""
     facts = described(name)
     texts = {key: text.format_map(words or {}) for key, text in facts.items() if isinstance(text, str)}
     return plot_from(**{**facts, **texts, **options}).figure(table, page, note)

@@ -12,15 +12,15 @@ SOURCES = ("model", "run", "seed")  # the columns that tell the runs of a joined
 
 
 def select_rows(table: pd.DataFrame, place: Sequence[str], *, single: Sequence[str] = SOURCES, **values: Any) -> Any:
-    """The rows with some values, numbered anew: a label of the index then names one row.
+    """Select the rows with given values and renumber them, so that each index label names one row.
 
-    The result is a DataFrame, `Any` to a type checker, which takes each of its columns for several things.
+    The result is a DataFrame, but typed `Any`, because type checkers take its columns for several types.
 
     Args:
         table: what a figure draws from.
-        place: the columns that tell the marks of the figure apart, as far as the table has them: one row each.
-        single: columns that have one value in all of these rows, where the table has them.
-        values: by column the value to keep, or a list of them, each of which some row has; None keeps all.
+        place: the columns that tell the figure's marks apart, if the table has them; one row for each combination.
+        single: columns that must have one value in all these rows, if the table has them.
+        values: by column, the value or list of values to keep, each found in some row; None keeps all.
     """
     if not isinstance(table, pd.DataFrame):
         raise InputError(f"expected a table (a pandas DataFrame), got {type(table).__name__}")
@@ -43,7 +43,7 @@ def select_rows(table: pd.DataFrame, place: Sequence[str], *, single: Sequence[s
     twice = rows.loc[rows.duplicated(columns, keep=False)] if columns else rows.iloc[:0]
     if twice.empty:
         return rows
-    alike = twice[columns].iloc[:1].merge(twice, on=columns)  # which, unlike ==, takes missing values for equal
+    alike = twice[columns].iloc[:1].merge(twice, on=columns)  # unlike ==, a merge takes missing values for equal
     names = [name for name in rows if name not in columns and alike[name].nunique(dropna=False) > 1]
     names = [name for name in names if not pd.api.types.is_float_dtype(rows[name])] or names
     mark = ", ".join(f"{name} {value}" for name, value in twice[columns].iloc[0].dropna().items())

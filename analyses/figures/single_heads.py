@@ -17,11 +17,11 @@ from analyses.figures import style
 from analyses.figures.kinds import draw
 from interp.errors import InputError
 
-Span = tuple[int, int]  # from the first to after the last
+Span = tuple[int, int]  # first index, and the one after the last
 Pattern = Float[NDArray[np.floating], "query key"]
 _NAMES, _NUMBERS = 24, 10  # names, and numbers of positions, along an axis at most
-_FAINTEST, _WORD = 0.05, 16  # of a head's attention that is a line, and letters of a word
-_SIDE, _TICK = 24, 0.2  # cells of a small picture each way, and inches that a number along an axis takes
+_FAINTEST, _WORD = 0.05, 16  # the smallest attention drawn as a line, and letters of a word
+_SIDE, _TICK = 24, 0.2  # cells of a small picture each way, and inches for a number along an axis
 
 
 @style.styled
@@ -34,13 +34,13 @@ def best_heads(
     label: str = "mean attention",
     **page: Unpack[style.Page],
 ) -> Figure:
-    """Mean attention patterns as heat maps on one scale, one a head; queries run downwards, as text does.
+    """Mean attention patterns as heat maps, one per head, on one scale; queries run downwards, like text.
 
     Args:
-        patterns: `query key` by the name of the head.
-        queries, keys: names of the rows and of the columns; positions by default.
+        patterns: `query key`, by the name of the head.
+        queries, keys: names of the rows and columns; positions by default.
         axes_labels: what rows and columns are.
-        label: what the colour is.
+        label: what the colour means.
     """
     check_patterns(patterns, queries, keys)
     tables = [_cells(name, pattern) for name, pattern in patterns.items()]
@@ -60,7 +60,7 @@ def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
 
 
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
-    """Refuse no patterns, and one that has not as many rows and columns as these have names."""
+    """Refuse an empty mapping, and patterns whose shape does not fit the names."""
     if not patterns:
         raise InputError("expected a pattern at least, got none")
     for name, pattern in patterns.items():
@@ -83,12 +83,12 @@ def three_attentions(
     """Heat maps on one scale: the encoder's attention, cross-attention and the decoder's; queries run downwards.
 
     Args:
-        patterns: `query key` by the head's name: of the encoder, of the decoder, and of cross-attention.
+        patterns: `query key` by the head's name: one of the encoder, one of the decoder, and one of cross-attention.
         source: the encoder's tokens.
-        read: the token that the decoder has read last in each row.
-        written: the token that it is to write in each row.
-        aligned: name, rows and columns of each stretch of cross-attention that is known to belong together; it is
-            outlined, and named where there is one of its name.
+        read: for each row, the last token that the decoder has read.
+        written: for each row, the token that it should write next.
+        aligned: name, rows and columns of stretches of cross-attention that are known to correspond; they are outlined,
+            and named if their name is unique.
     """
     if len(patterns) != 3:
         raise InputError(f"expected the encoder's pattern, the decoder's and cross-attention's; got {len(patterns)}")
@@ -121,7 +121,7 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
         ax.add_patch(box)
         if names.count(name) > 1:
             continue  # the parts are all of one kind
-        to_the_left = left > ax.get_xlim()[1] / 2  # where there is room for its name
+        to_the_left = left > ax.get_xlim()[1] / 2  # on the side with room for the name
         place, side = (left - 0.3, "right") if to_the_left else (right + 0.3, "left")
         ax.text(place, (top + bottom) / 2, name, color=style.INK, ha=side, va="center", fontsize=style.sized(8))
 
@@ -130,9 +130,9 @@ def _outline(ax: Axes, aligned: Sequence[tuple[str, Span, Span]]) -> None:
 def word_lines(
     patterns: Mapping[str, Pattern], queries: Sequence[str], keys: Sequence[str], **page: Unpack[style.Page]
 ) -> Figure:
-    """Lines from each of the `queries` on the left to the `keys` that a head looks at, wider and darker for more.
+    """Lines from the `queries` on the left to the `keys` that a head looks at, wider and darker for more attention.
 
-    `patterns` are `query key` by the name of the head, a panel each.
+    `patterns` are `query key` by the name of the head; each gets a panel.
     """
     check_patterns(patterns, queries, keys)
     size, longest = style.sized(8), max(len(queries), len(keys))
@@ -158,9 +158,9 @@ def word_lines(
 def pattern_atlas(
     patterns: Mapping[tuple[int, int], Pattern], behaviours: Mapping[tuple[int, int], str], **page: Unpack[style.Page]
 ) -> Figure:
-    """A small picture of the attention of every head: its `query key` pattern by layer and head.
+    """A small picture of every head's attention: its `query key` pattern by layer and head.
 
-    It has the colour of its behaviour, or is grey where `behaviours` have none.
+    Each has the colour of the head's behaviour, or grey if it is not in `behaviours`.
     """
     check_patterns({str(cell): pattern for cell, pattern in patterns.items()}, None, None)
     down, across = (max(cell[axis] for cell in patterns) + 1 for axis in (0, 1))

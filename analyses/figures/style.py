@@ -1,4 +1,4 @@
-"""How do all figures look? Sizes in inches and points, the colours, and the ways in which every figure begins."""
+"""How do all figures look? Sizes in inches and points, the colours, and how every figure begins."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -24,44 +24,44 @@ from scipy.optimize import isotonic_regression
 from interp.errors import InputError
 
 WIDTH = 9.0  # inches: the column of the report
-# Colour means behaviour and nothing else; the pages' style.css has the same. What is no behaviour is told apart by
-# mark, line and shade, in ink; baselines are grey.
+# Colour means behaviour and nothing else, as in the pages' style.css. Other things differ by mark, line and shade, in
+# ink; baselines are grey.
 POSITION, SYNTAX, COREFERENCE, CUSTOM = "#0067a3", "#00543a", "#b34700", "#5b2a73"
 BEHAVIOURS = {"position": POSITION, "part-of-speech": SYNTAX, "coreference": COREFERENCE}
 INK, SOFT, GREY, PALE = "#1b1f24", "#5b6470", "#8a8a8a", "#c3c9d0"
-# only where values below 0 matter: these are grey
+# only if values below 0 matter: these are grey
 SIGNED = LinearSegmentedColormap.from_list("signed", [SOFT, "#f7f8fa", CUSTOM])
 FONT = 9.0  # points
-_SIZES = {  # in points where the text has 9
+_SIZES = {  # in points, for text of 9
     **{"font.size": 9, "axes.titlesize": 9, "axes.labelsize": 9, "figure.labelsize": 9},
     **{"xtick.labelsize": 8, "ytick.labelsize": 8, "legend.fontsize": 8, "figure.titlesize": 11},
 }
 _STYLE: Any = {"figure.titleweight": "bold", "axes.spines.top": False, "axes.spines.right": False}
-# TrueType: text that can be searched, and that journals take; in svg it stays text
+# TrueType: searchable text, which journals accept; in svg it stays text
 _SAVED: Any = {"pdf.fonttype": 42, "ps.fonttype": 42, "svg.fonttype": "none"}
 _SCREEN, _PRINTED = 144, 300  # dots an inch
-_LETTER, _BOLD = 0.55, 0.6  # of the size of its text: how wide a letter is
+_LETTER, _BOLD = 0.55, 0.6  # width of a letter, relative to its size
 HIGHEST = 9.0  # inches: no page of a paper holds a higher figure
-_LEAST, _LOWEST = 1.6, 1.2  # inches: a panel is not made narrower, nor lower to let a figure fit a page
-_LARGEST = 100  # inches or points: whatever is larger is a slip
+_LEAST, _LOWEST = 1.6, 1.2  # inches: panels get no narrower than this, and no lower to fit a page
+_LARGEST = 100  # inches or points: anything larger is a slip
 _QUESTION = "?"
 P = ParamSpec("P")
 
 
 class RoomError(ValueError):
-    """The width that is asked for is not enough for a figure; it says how much it needs."""
+    """The requested width is too small for a figure; the message says how much it needs."""
 
 
 class Page(TypedDict, total=False):
-    """How a figure stands on a page; every function that draws takes these.
+    """How a figure fits on a page; every drawing function takes these options.
 
-    title: the figure's own question by default ("?"); another text, or None for a figure without any, whose caption
-        says what its marks mean. Of several panels each keeps the few words that tell it from the others.
-    width: in inches: 3.3 is a column of a paper, 6.9 its page; by default that of a report.
-    font_size: in points, 9 by default; what is smaller or larger in a figure changes with it.
-    font: the name of a font that this machine has.
-    horizontal: whether a map has its layers from left to right; by default where they are too many to stand up.
-    ax: axes of a figure of one's own to draw into instead, one for each panel; nothing else of that figure is changed.
+    title: by default ("?") the figure's own question; another text; or None for no title, with the meaning of marks in
+        the caption. With several panels, each keeps the few words that distinguish it.
+    width: in inches: 3.3 is a column of a paper, 6.9 its page; by default the report's.
+    font_size: in points, 9 by default; all other text sizes scale with it.
+    font: the name of a font on this machine.
+    horizontal: whether a map has its layers from left to right; by default if too many to fit upwards.
+    ax: your own figure's axes to draw into, one for each panel; nothing else of that figure is changed.
     """
 
     title: str | None
@@ -73,14 +73,14 @@ class Page(TypedDict, total=False):
 
 
 class Drawn(Figure):
-    """A figure that a notebook shows by itself, that is saved in TrueType, and that brings its caption."""
+    """A figure that displays itself in notebooks, saves text as TrueType, and brings its caption."""
 
-    caption: str = ""  # what the figure shows and what its marks mean, to stand under it
-    alt: str = ""  # what came out, to a reader who cannot see it
+    caption: str = ""  # what the figure shows and what its marks mean, for the text below it
+    alt: str = ""  # the result, for a reader who cannot see it
     under_way = False
 
     def savefig(self, fname: Any, **options: Any) -> None:
-        """Save it as `Figure.savefig` does, at its exact size, by default with 300 dots an inch."""
+        """Save it like `Figure.savefig`, at its exact size, by default with 300 dots an inch."""
         with rc_context(_SAVED):
             super().savefig(fname, **{"dpi": _PRINTED, **options})
 
@@ -92,14 +92,14 @@ class Drawn(Figure):
 
 
 def page(width: int | float = 6.9, height: int | float = 2.5) -> Drawn:
-    """An empty figure, in whose axes (`page.subplots(1, 2)`) several figures can stand side by side."""
+    """An empty figure, in whose axes (`page.subplots(1, 2)`) several figures can be drawn side by side."""
     return Drawn(figsize=(width, height), layout="constrained")
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Decorates a function that draws: our style inside it, in the size of text that is asked for; the caller's after.
+    """Decorate a drawing function: apply our style and the requested text size inside it, then restore the caller's.
 
-    What the function is called with beside its own arguments is a `Page`.
+    Keyword arguments besides the function's own form a `Page`.
     """
     arguments = {each.name for each in signature(draw).parameters.values() if each.kind is not each.VAR_KEYWORD}
 
@@ -115,14 +115,14 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
             if isinstance(figure, Drawn) and figure.under_way:
                 figure.under_way = False
                 for axis in (axis for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)):
-                    axis.get_major_ticks(1)  # made here: later they would have the caller's size
+                    axis.get_major_ticks(1)  # made now: later they would have the caller's size
         return figure
 
     return draw_styled
 
 
 def check_font(name: str | None) -> None:
-    """Refuse a font that this machine lacks, with the names of some that it has."""
+    """Refuse a font that this machine lacks, naming some that it has."""
     fonts = sorted(fontManager.get_font_names())
     if name is not None and name not in fonts:
         near = get_close_matches(str(name), fonts, 3, 0.5)
@@ -131,7 +131,7 @@ def check_font(name: str | None) -> None:
 
 
 def _move_title(figure: Figure, axes: Any) -> None:
-    """No title above a single panel either: what it says, if the caption does not, goes there. Several keep theirs."""
+    """Remove a single panel's title, and append it to the caption if it is not there. Several panels keep theirs."""
     axes = drawn_axes(figure, axes)
     for side in ("left", "center", "right") if len(axes) == 1 else ():
         title = " ".join(axes[0].get_title(side).split())
@@ -141,28 +141,28 @@ def _move_title(figure: Figure, axes: Any) -> None:
 
 
 def drawn_axes(figure: Figure, axes: Any = None) -> list[Any]:
-    """The axes of a figure's panels: these, or all."""
+    """The axes of a figure's panels: the given ones, or all without colour bars."""
     if axes is not None:
         return list(np.ravel(np.asarray(axes, dtype=object)))
     return [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
 
 
 def sized(size: int | float) -> float:
-    """A size of text for a figure whose text has 9 points, in the size that is asked for."""
+    """Scale a text size, given for text of 9 points, to the requested size."""
     return size * rcParams["font.size"] / FONT
 
 
 def begin(
     question: str, height: float, width: float = WIDTH, options: Page | None = None, *, least: float = 0.0
 ) -> Figure:
-    """An empty figure; `height` counts its title in one line, `least` inches are what its panels need across."""
+    """An empty figure; `height` includes a one-line title, `least` is the width in inches that its panels need."""
     options = options or {}
     if options.get("ax") is not None:
         raise ValueError("this figure lays out its own panels: leave out ax=, and give it a width=")
     width, title = options.get("width", width), options.get("title", _QUESTION)
     if "width" in options and width < least:
         raise RoomError(f"the panels of this figure need {least:.1f} inches side by side: got width={width}")
-    size = FontProperties(size=rcParams["figure.titlesize"]).get_size_in_points()  # `large`, where no style is set
+    size = FontProperties(size=rcParams["figure.titlesize"]).get_size_in_points()  # `large` without our style
     letters = int(width * 72 / (_BOLD * size))
     lines = [] if title is None else wrap(question if title == _QUESTION else title, letters)
     line = 1.25 * size / 72
@@ -188,8 +188,8 @@ def panels(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `count` panels of `height` inches, in rows of at most `columns`; `key` inches for the rest.
 
-    A narrow page has fewer columns, and `square` panels are then less high. Where all rows together are higher than
-    `highest`, all shrink alike. `width` is that of a figure whose page asks for none, and `least` what it needs.
+    A narrow page has fewer columns, and `square` panels are then lower. If all rows together are higher than `highest`,
+    all shrink alike. `width` applies if the page asks for none; `least` is the width that the figure needs.
     """
     options = options or {}
     if borrowed := _borrowed(options, count):
@@ -211,7 +211,7 @@ def panels(
 
 
 def _check(options: Mapping[str, Any]) -> None:
-    """Whether a figure has these options, and sizes are sizes."""
+    """Refuse unknown options and impossible sizes."""
     if unknown := options.keys() - Page.__annotations__.keys():
         raise TypeError(f"no option {', '.join(sorted(unknown))} here: expected {', '.join(Page.__annotations__)}")
     check_font(options.get("font"))
@@ -222,7 +222,7 @@ def _check(options: Mapping[str, Any]) -> None:
 
 
 def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
-    """The axes that are given to draw into and their figure; None where none are."""
+    """The axes given to draw into and their figure; None if none are given."""
     if options.get("ax") is None:
         return None
     axes = drawn_axes(Figure(), options.get("ax"))
@@ -246,12 +246,12 @@ def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
 
 
 def is_ours(figure: Figure) -> bool:
-    """Whether the figure that is being drawn is all ours: no axes of somebody's."""
+    """Whether the figure being drawn is all ours, with none of the caller's axes."""
     return isinstance(figure, Drawn) and figure.under_way
 
 
 def label_axes(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> None:
-    """What all panels have along their axes: said once, or where there is one panel, a legend or no room, at each."""
+    """Label the axes of all panels once; or each panel, if there is only one, a legend, or no room."""
     if is_ours(figure) and len(axes) > 1 and not figure.legends:
         figure.supxlabel(across, fontsize=sized(9))
         figure.supylabel(up, fontsize=sized(9))
@@ -261,22 +261,22 @@ def label_axes(figure: Figure, axes: Sequence[Axes], across: str, up: str) -> No
 
 
 def panel_width(figure: Figure, axes: Sequence[Axes]) -> float:
-    """How much of a figure's width each of its panels has, in inches."""
+    """The width of a figure's panel in inches."""
     place = axes[0].get_subplotspec() if is_ours(figure) else None
     return figure.get_figwidth() / (place.get_gridspec().ncols if place else len(axes))
 
 
 def leftmost(figure: Figure, ax: Axes) -> bool:
-    """Whether a panel says what runs up its side: the first of a row, and each in somebody's figure."""
+    """Whether a panel labels its y axis: the first in a row, and every panel in the caller's figure."""
     place = ax.get_subplotspec()
     return not is_ours(figure) or place is None or place.is_first_col()
 
 
 def caption(figure: Figure, *sentences: str, note: str | None = None) -> None:
-    """The caption; a figure that has a title, and so may stand alone, has the `note` on marks under its panels too."""
+    """Set the caption; a figure with a title may stand alone, so it also has the `note` on marks below its panels."""
     earlier = "" if is_ours(figure) else getattr(figure, "caption", "")
     text = " ".join(filter(None, [earlier, *sentences]))
-    setattr(figure, "caption", text)  # noqa: B010 (somebody's figure has no such attribute)
+    setattr(figure, "caption", text)  # noqa: B010 (the caller's figure has no such attribute)
     if note and is_ours(figure) and figure.get_suptitle():
         letters = int(figure.get_figwidth() * 72 / (_LETTER * sized(8)))
         lines = [*filter(None, [figure.get_supxlabel()]), fill(note, letters)]
@@ -290,14 +290,14 @@ def signed_scale(largest: float, *, at_least: float = 0.1) -> Normalize:
 
 
 def shades(colour: str = INK) -> Colormap:
-    """From almost nothing to a colour: how much there is of what has this colour."""
+    """Colours from almost nothing to the given one, for amounts."""
     return LinearSegmentedColormap.from_list(f"shades of {colour}", ["#f7f8fa", colour])
 
 
 def colour_bar(
     figure: Figure, axes: Sequence[Axes], colours: ScalarMappable, label: str, ticks: Sequence[float] | None = None
 ) -> None:
-    """One bar at the right for all panels; its numbers may be given."""
+    """Draw one colour bar at the right for all panels, optionally with given numbers."""
     options: Any = {} if ticks is None else {"ticks": list(ticks), "format": "{x:.2g}"}
     bar = figure.colorbar(colours, ax=axes, label=label, fraction=0.05, aspect=18, pad=0.01, **options)
     bar.outline.set_visible(False)
@@ -306,9 +306,9 @@ def colour_bar(
 
 
 def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | None = None, *, columns: int = 4) -> None:
-    """One legend under all panels, in no more columns than there is room for; in somebody's figure inside the first.
+    """Draw one legend below all panels, in as many columns as fit; in the caller's figure it is in the first panel.
 
-    Its `entries` are handles by label, by default those of the axes, each once.
+    `entries` are handles by label; by default those of the axes, each once.
     """
     if entries is None:
         pairs = [pair for ax in axes for pair in zip(*ax.get_legend_handles_labels(), strict=True)]
@@ -320,40 +320,40 @@ def legend(figure: Figure, axes: Sequence[Axes], entries: Mapping[str, Any] | No
         axes[0].legend(entries.values(), entries.keys(), **options)
         return
     room = figure.get_figwidth() * 72 / (_LETTER * sized(8))  # letters
-    if len(entries) > columns or sum(len(label) + 9 for label in entries) > room:  # else one row, of narrow and wide
+    if len(entries) > columns or sum(len(label) + 9 for label in entries) > room:  # else one row fits
         columns = max(1, min(columns, int(room / (max(map(len, entries)) + 9))))
     figure.legend(entries.values(), entries.keys(), loc="outside lower center", ncols=columns, **options)
 
 
 def colour_of(rows: Any) -> str:
-    """The colour of the one behaviour of a table's rows; ink where there are several, or none of ours."""
+    """The colour of a table's only behaviour; ink if there are several or none of ours."""
     names = rows["behaviour"].unique() if "behaviour" in rows else []
     return BEHAVIOURS.get(str(names[0]), CUSTOM) if len(names) == 1 else INK
 
 
 def small_width(count: int) -> float:
-    """How many inches so many letters of a small text take."""
+    """The width in inches of `count` letters of small text."""
     return count * _LETTER * sized(8) / 72
 
 
 def broken(text: str, width: int | float) -> str:
-    """A text in lines of so many inches, broken after blanks and hyphens; a long one after colons, slashes, arrows."""
+    """A text in lines of `width` inches, broken at spaces and hyphens; long ones also after colons, slashes, arrows."""
     letters = max(1, int(72 * width / (_LETTER * sized(FONT))))
     return text if len(text) <= letters else fill(re.sub(r"(?<=[:/→])(?=\S)", " ", text), letters)
 
 
 def measure_name(measure: str) -> str:
-    """The name of a measure or baseline as a reader sees it: with an arrow and a minus instead of their ASCII."""
+    """A measure's or baseline's name for readers: with an arrow and a minus sign instead of ASCII."""
     return re.sub(r"(?<=[ :])-(?=\d)", "−", measure.replace("->", "→"))
 
 
 def literal(word: str, longest: int = 16) -> str:
-    """A word as it is: a dollar sign starts no formula, and a very long word is cut."""
+    """A word as it is: dollar signs start no formula, and a very long word is cut."""
     return _cut(word, longest).replace("$", r"\$")
 
 
 def visible(token: str, longest: int) -> str:
-    """A token that can be seen: without the space before a word, and with signs for what prints nothing."""
+    """A token made visible: without the space before a word, and with signs for whitespace."""
     return _cut(token.strip() or token.replace(" ", "␣").replace("\n", "\\n").replace("\t", "\\t"), longest)
 
 
@@ -362,11 +362,11 @@ def _cut(text: str, longest: int) -> str:
 
 
 def spread(heights: Sequence[float], least: float) -> list[float]:
-    """Rising heights at least so far apart, each group of crowded ones around its mean."""
+    """Move rising heights at least `least` apart, each crowded group around its mean."""
     steps = least * np.arange(len(heights))
     return (isotonic_regression(np.asarray(heights) - steps).x + steps).tolist() if len(heights) else []
 
 
 def with_halo(text: Text) -> None:
-    """A white rim, so that a name can be read over lines."""
+    """Add a white rim, so that a name can be read over lines."""
     text.set_path_effects([withStroke(linewidth=2, foreground="white")])

@@ -16,37 +16,37 @@ from analyses.measures.findings import DISCOVERY, NOTABLE
 from analyses.wording.head_names import head_name
 
 QUESTIONS = {"denoise": "put back (denoise): is it enough?", "noise": "taken out (noise): is it needed?"}
-_TICKS = 30  # labels along an axis at most
+_TICKS = 30  # labels along an axis, at most
 _TOKEN = 12  # characters of a token
-_FARTHEST = 2  # times the largest value: how far beyond the values an interval is drawn
+_FARTHEST = 2  # an interval is drawn up to this many times the largest value beyond the values
 _PARTS = ("head", "neuron", "expert", "position", "query", "key", "sender", "term")  # of a layer
-PLACE = ("layer", *_PARTS, "receiver", "direction")  # what tells the cells of a site apart
+PLACE = ("layer", *_PARTS, "receiver", "direction")  # the columns that tell a site's cells apart
 _ONE_SITE = (*SOURCES, "site", "stack", "attention")
-_NARROW = 4.0  # inches: up to here what is along an axis has two lines
-_FEW = 16  # positions up to which a cell has room for the number of its head
+_NARROW = 4.0  # inches: up to here the axis label has two lines
+_FEW = 16  # positions up to which a cell has room for its head's number
 
 
 def sweep_drawings(cells: pd.DataFrame) -> dict[str, Callable[..., Figure]]:
-    """What draws a sweep, by name: `cells`, a map of where the effect is, and `top`, the largest effects."""
+    """Functions that draw a sweep, by name: `cells`, a map of the effects, and `top`, the largest effects."""
     return {"cells": cell_map, "top": top_cells} if _axes(cells) & {"head", "position", "query"} else {"top": top_cells}
 
 
 class MapCells(NamedTuple):
-    """A sweep as a map: of each direction, layer and place along one axis the cell with the largest effect either way.
+    """A sweep as a map: for each direction, layer and place along one axis, the cell with the largest absolute effect.
 
-    `rows` have its `value`, its `column`, and whether it is `clear` of 0, which the largest of many heads never is.
+    `rows` have its `value`, its `column`, and whether it is `clear` of 0; the largest of many heads never is.
     """
 
     rows: pd.DataFrame
     names: Sequence[str]  # of the columns
     scale: Normalize  # of both directions
-    axis: str  # `position`, `query` or `head`; whole layers have none
+    axis: str  # `position`, `query` or `head`; empty for whole layers
     label: str  # what a value is
     is_share: bool
 
 
 def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
-    """The cells of one site, rows of `tables/cells`, as a map shows them."""
+    """Arrange the cells of one site, rows of `tables/cells`, as a map."""
     rows, quantity, label = _rows_and_value(cells, metric)
     axis = next((name for name in ("position", "query", "head") if _has(rows, name)), "")
     rest = {"head", "key"} & _axes(rows) - {axis}
@@ -60,12 +60,12 @@ def map_cells(cells: pd.DataFrame, metric: str) -> MapCells:
 
 @styled
 def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **page: Unpack[Page]) -> Figure:
-    """Layer x head, or layer x position, both directions side by side on one scale; layer 0 at the bottom.
+    """Layer x head, or layer x position, with both directions side by side on one scale; layer 0 at the bottom.
 
-    Where cells have a head and a position (of `pattern` or `scores` a query and a key), each layer and position shows
-    the head with the largest effect, by number.
-    A dot marks what is clear of 0 with q below 0.05 and at least 0.05 of the whole, where prompts are many. `cells` are
-    rows of `tables/cells`, of one site; `place` is what the title calls it.
+    If cells have both a head and a position (`pattern` and `scores`: a query and a key), each layer and position shows
+    the head with the largest effect, by number. With many prompts, a dot marks effects whose interval excludes 0, with
+    q below 0.05 and at least 0.05 of the whole. `cells` are rows of `tables/cells` of one site; `place` is its name in
+    the title.
     """
     rows, names, scale, axis, bar, is_share = map_cells(cells, metric)
     site, by_token, note = str(rows["site"].iloc[0]), axis in {"position", "query"}, ""
@@ -95,15 +95,15 @@ def cell_map(cells: pd.DataFrame, metric: str, *, place: str | None = None, **pa
 def top_cells(
     cells: pd.DataFrame, metric: str, *, top: int = 12, place: str | None = None, **page: Unpack[Page]
 ) -> Figure:
-    """The cells with the largest effects either way, both directions, with 95% intervals where prompts are many.
+    """The cells with the largest absolute effects, in both directions, with 95% intervals if there are many prompts.
 
-    Cells that are whole layers are all shown, in their order; of others so many (`top`). For the rest as `cell_map`.
+    Cells that are whole layers are all shown, in order; of other cells the first `top`. Otherwise as in `cell_map`.
     """
     rows, quantity, label = _rows_and_value(cells, metric)
     has_intervals, whole_layers = _has(rows, "ci_low"), not _axes(rows)
     rows = rows.assign(cell=[literal(cell_name(row), 60) for row in rows.to_dict("records")])
     names = [*dict.fromkeys((rows if whole_layers else _by_size(rows))["cell"])]
-    names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, else the largest on top
+    names = names[::-1] if whole_layers else names[:top]  # layer 0 at the bottom, otherwise the largest on top
     bounds = ("share_low", "share_high") if quantity == "share" else ("ci_low", "ci_high")
     ways = [QUESTIONS.get(way, f"_{way}") for way in rows["direction"]]
     rows = rows.assign(low=rows[bounds[0]], high=rows[bounds[1]], way=ways)
@@ -118,10 +118,10 @@ def top_cells(
     figure = draw("top_cells", rows.loc[rows["cell"].isin(names)], page, words, names=names, rules=rules)
     ax = drawn_axes(figure, page.get("ax"))[0]
     ends, reach = ax.get_xlim(), _FARTHEST * np.nanmax(np.abs(values))
-    if reach:  # no wild interval of a few prompts squeezes all dots together
+    if reach:  # so that no wild interval from a few prompts squeezes all dots together
         ax.set_xlim(max(ends[0], np.nanmin(values) - reach), min(ends[1], np.nanmax(values) + reach))
     over += ", some beyond the edge" * (ax.get_xlim() != ends)
-    if is_ours(figure) and figure.get_suptitle():  # else the caption says it
+    if is_ours(figure) and figure.get_suptitle():  # otherwise the caption says it
         ax.set_xlabel(f"{ax.get_xlabel()} ({over})")
     caption(figure, text, f"Lines are {over}." * has_intervals)
     return figure
@@ -129,9 +129,9 @@ def top_cells(
 
 @styled
 def steps(cells: pd.DataFrame, metric: str, *, plain: float, **page: Unpack[Page]) -> Figure:
-    """What the metric falls to while cells are ablated one after the other, with the band of its 95% interval.
+    """What the metric falls to as cells are ablated one after the other, with its 95% interval as a band.
 
-    `cells` are rows of an ablation's table, with `step`; `plain` is the metric with nothing ablated.
+    `cells` are rows of an ablation's table, with `step`; `plain` is the metric without ablation.
     """
     rows = select_rows(cells, ["step"], single=_ONE_SITE, metric=metric).sort_values("step")
     names = ["nothing", *(literal(cell_name(row)) for row in rows.to_dict("records"))]
@@ -155,9 +155,9 @@ def _caption(rows: pd.DataFrame, metric: str, cells: str) -> str:
 
 
 def _rows_and_value(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str, str]:
-    """The metric's rows, the column that is their value (shares where they are defined), and what to call it.
+    """The metric's rows, the column with their value (the share, if defined), and its name.
 
-    Places that go by names are counted in the order in which the names come; these are then in `name`, `key_name`.
+    Places with names are numbered in order of appearance; their names move to the columns `name` and `key_name`.
     """
     rows = select_rows(cells, PLACE, single=_ONE_SITE, metric=metric)
     for axis in ("position", "query", "key"):
@@ -172,19 +172,19 @@ def _rows_and_value(cells: pd.DataFrame, metric: str) -> tuple[pd.DataFrame, str
 
 
 def metric_unit(metric: str) -> tuple[str, str]:
-    """What a metric is called in a sentence, and what its numbers count."""
+    """A metric's name in a sentence, and its unit."""
     name, unit = described("metrics").get(metric, (metric, "in its own unit"))
     return name, unit
 
 
 def _scale(rows: pd.DataFrame) -> Normalize:
-    """Colours centred on 0, that reach at least to a share of a tenth; of other units to anything but nothing."""
+    """Colours centred on 0; for shares the scale reaches at least 0.1, in other units it only must not be empty."""
     at_least = 0.1 if _has(rows, "share") else 1e-6
     return signed_scale(rows["value"].abs().to_numpy(dtype=float).max(), at_least=at_least)
 
 
 def _has(cells: pd.DataFrame, column: str) -> bool:
-    """Whether the cells have this axis, or this value."""
+    """Whether the cells have values in this column."""
     return column in cells and bool(cells[column].notna().any())
 
 
@@ -193,7 +193,7 @@ def _axes(rows: pd.DataFrame) -> set[str]:
 
 
 def _by_size(rows: pd.DataFrame) -> pd.DataFrame:
-    """The largest first, either way."""
+    """The rows, the largest absolute value first."""
     return rows.iloc[np.argsort(-rows["value"].abs().to_numpy(dtype=float), kind="stable")]
 
 
@@ -202,7 +202,7 @@ def _size(rows: pd.DataFrame, axis: str) -> int:
 
 
 def _token_names(group: pd.DataFrame, axis: str = "position") -> list[str]:
-    """What to write at each position: its name, or token with the corrupted one below where they differ, or number."""
+    """The label of each position: its name, its token (above the corrupted one if that differs), or its number."""
     prefix = "key_" if axis == "key" else ""
     first = group.drop_duplicates(axis).set_index(axis)
     names = []
@@ -246,7 +246,7 @@ def cell_name(row: Mapping[Any, Any]) -> str:
 
 
 def component_name(name: str) -> str:
-    """`0.3` as L0.H3, `1.2.q` as L1.H2.q, `mlp.1` as L1.MLP; `embed` and `logits` as they are."""
+    """`0.3` as L0.H3, `1.2.q` as L1.H2.q, `mlp.1` as L1.MLP; `embed` and `logits` unchanged."""
     if name.startswith("mlp."):
         return f"L{name.removeprefix('mlp.')}.MLP"
     layer, *rest = name.split(".")

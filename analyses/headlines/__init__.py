@@ -1,1 +1,1 @@
-"""What is to be said of a model's heads first? Facts from a report's tables, ranked; sentences, an atlas and cards."""
+"""What do we say first about a model's heads? Facts from a report's tables, ranked; sentences, an atlas and cards."""

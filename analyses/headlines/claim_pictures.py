@@ -1,6 +1,6 @@
-"""A claim as a picture to pass on: its sentence, an example, the intervention, the rival, the interval, and its source.
+"""A claim as a picture to share: its sentence, an example, the intervention, the rival, the interval and its source.
 
-A picture is a list of marks in a frame of 1200 by 630 pixels, drawn by the page's script or, to a file, by `save`.
+A picture is a list of marks in a frame of 1200 by 630 pixels. The page's script draws it; `save` draws it to a file.
 """
 
 import math
@@ -19,7 +19,7 @@ from interp.errors import InputError
 
 WIDTH, HEIGHT, _EDGE = 1200, 630, 60
 _SHEET = Path(__file__).parents[1] / "report" / "templates" / "style.css"
-_SHADES = dict(re.findall(r"--([\w-]+): (#\w+);", _SHEET.read_text("utf-8").partition("@media")[0]))  # of light pages
+_SHADES = dict(re.findall(r"--([\w-]+): (#\w+);", _SHEET.read_text("utf-8").partition("@media")[0]))  # light theme
 _WASHES = {"position": "position-wash", "part-of-speech": "syntax-wash", "coreference": "coreference-wash"}
 Mark = tuple[Any, ...]
 """`("text", x, baseline, size, bold, colour, words)`, `("box", x, y, width, height, colour)` or
@@ -36,7 +36,7 @@ def _width(words: str, size: int, bold: bool) -> float:
 
 
 def _lines(words: Sequence[tuple[str, str]], size: int, bold: bool, most: int) -> list[list[tuple[float, str, str]]]:
-    """Words with their places in lines that fit the frame: at most so many, the last of which may end in dots."""
+    """Place words in at most `most` lines that fit the frame; the last ends in an ellipsis if words are left over."""
     space, lines, at = _width("a b", size, bold) - _width("ab", size, bold), [[]], 0.0
     for word, part in words:
         width = _width(word, size, bold)
@@ -52,7 +52,7 @@ def _lines(words: Sequence[tuple[str, str]], size: int, bold: bool, most: int) -
 
 
 def claim_picture(card: FactCard, source: str = "") -> list[Mark]:
-    """The marks of a claim's picture: first its white ground, last its source, which a page's script fills in."""
+    """The marks of a claim's picture, from its white background to its source, which the page's script fills in."""
     name = card.fact.behaviour
     colour, wash = BEHAVIOURS.get(name, CUSTOM), _SHADES[_WASHES.get(name, "tint")]
     marks: list[Mark] = [("box", 0, 0, WIDTH, HEIGHT, "#ffffff"), ("box", 0, 0, WIDTH, 12, colour)]
@@ -97,7 +97,7 @@ def claim_picture(card: FactCard, source: str = "") -> list[Mark]:
 
 
 def _axis_marks(axis: Axis, y: float, colour: str) -> Iterator[Mark]:
-    """The other heads, the rival as an upright line, and this head with its interval over them."""
+    """The other heads, the rival as an upright line, and this head with its interval on top."""
     length = WIDTH - 2 * _EDGE
     yield "box", _EDGE, y - 1, length, 2, PALE
     for point in sorted(axis.points, key=lambda each: ("other", "rule", "named", "this").index(each.kind)):

@@ -1,8 +1,8 @@
-"""What does each fact look like in a sentence? For every fact words that ask, what its head looks at, what that is for.
+"""What does each fact look like in a sentence? Words that it is about, where the head looks, and what that is for.
 
-A head that goes from verbs to nouns is shown at verbs: the surest five of those whose strongest attention is on a noun,
-and five drawn among all verbs that were read, which show how often it is not. What the model expects next is read there
-with those keys and without them. A head that carries an answer to minimal pairs is shown at their last words.
+If a head goes from verbs to nouns, its examples are verbs: the five surest whose strongest attention is on a noun, and
+five drawn from all verbs that were read, to show how often it is not. There we also read what the model expects next,
+with those keys and without them. For a head that carries an answer to minimal pairs, examples are their last words.
 """
 
 import random
@@ -34,17 +34,17 @@ from interp.patching import Claim, Read, knock_out_together, log_probabilities
 from interp.patterns import membership, pool
 
 COLUMNS: list[str] = DECLARED["tables"]["examples"].split()
-_PASSAGES = 40  # each of another text
-_FEWEST_WORDS = 6  # of a passage
-_EXAMPLES = 5  # of each choice, for each fact
-_POOL = 20  # surest ones, of which those are shown in which the next token loses most
-_LONGEST = 40  # tokens of texts that are shown token by token
+_PASSAGES = 40  # each from another text
+_FEWEST_WORDS = 6  # in a passage
+_EXAMPLES = 5  # for each fact: `best` ones, and as many `random` ones
+_POOL = 20  # surest examples; we show those in which the next token loses most
+_LONGEST = 40  # tokens of a text that is shown token by token
 _FIRST = "first-token"
-_TWICE = "a sentence twice"  # the corpus of what is read on repeats
+_TWICE = "a sentence twice"  # the name of the corpus for measures of repeats
 
 
 class _Topic(NamedTuple):
-    """What a fact is shown at: the words that measures ask, as a label has it; prompts of a task; else any word."""
+    """What a fact's examples are: words that its measures ask; prompts of a task; else any word."""
 
     behaviour: str = ""
     label: str = ""
@@ -58,15 +58,15 @@ class _Choice(NamedTuple):
     words: Sequence[str]
     question: Question
     weights: Float[NDArray[np.floating], "head word"]
-    start: str = ""  # a special token that stands before the words, as one of them
+    start: str = ""  # a special token before the words, shown as one of them
 
     @property
     def document(self) -> str:
-        """Of a prompt its pair."""
+        """The text's document; for a prompt, its pair."""
         return self.window.text.document
 
     def of_head(self, head: int) -> tuple[int, float, bool]:
-        """The word with most of a head's attention, among those it may choose; the attention; whether it is sought."""
+        """The candidate word with most of a head's attention, that attention, and whether the word is sought."""
         candidates = sorted(self.question.candidates)
         word = candidates[int(self.weights[head, candidates].argmax())]
         weight = float(self.weights[head, word])
@@ -82,23 +82,23 @@ def fact_examples(
     *,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """For every fact of every head up to five examples where it is surest (`best`), and five at `random`.
+    """For every fact of every head, up to five examples where it is surest (`best`) and five at `random`.
 
-    Of cross-attention, and of texts without sentences, tokens are shown, and only the best.
+    For cross-attention and texts without sentences, the examples are tokens, and only the best.
 
-    `asks` and `seen` are places among the words of `sentence`; `weight` is the attention from one to the other, the
-    largest to any word that may be chosen. `right` says whether the fact speaks of that word; it is missing where any
-    word may ask. The best are right, with the largest weights, each of another passage (of twenty such, those where the
-    next token loses most). The random words are drawn among all `asked` words of the `read` passages, the same for all
-    heads of a label; `hits` of all are right. Attention to special tokens is left out, but for the first position.
+    `asks` and `seen` are indices among the words of `sentence`; `weight` is the attention between them, the largest to
+    any candidate. `right` says whether the fact predicts that word; it is missing if any word may ask. The best are
+    right and have the largest weights, each in another passage (of twenty such, those where the next token loses most).
+    The random words are drawn from all `asked` words of the `read` passages, the same for all heads of a label; `hits`
+    of all are right. Attention to special tokens is left out, except at the first position.
 
-    Where an effect of the fact's keys was measured, and the model has an output layer, `before` and `after` are the
-    probabilities of the text's own `next` token (of a model that fills masks: of the word itself) as the text stands
-    and with those keys hidden from the head, or from all heads of its set.
+    If an effect of the fact's keys was measured and the model has an output layer, `before` and `after` are
+    probabilities of the text's own `next` token (in a model that fills masks, of the word itself): with the text
+    unchanged, and with those keys hidden from the head or from all heads of its set.
 
-    A fact about minimal pairs is shown at the clean prompts of the half that reports (`pair`); `pairs` has the tables
-    `prompts` and `answers`. It is `right` where the head looks at a word that differs between the two prompts, and the
-    best are those whose answer flips most clearly; `before` and `after` are the right answer's probabilities.
+    Examples of a fact about minimal pairs are clean prompts of the reporting half (`pair`); `pairs` holds the tables
+    `prompts` and `answers`. They are `right` if the head looks at a word that differs between the two prompts. The best
+    are those whose answer flips most clearly; `before` and `after` are the right answer's probabilities.
     """
     tables = []
     for kind in Heads.kinds_of(model):
@@ -117,7 +117,7 @@ Asked = tuple[Place, Fact]
 
 @dataclass
 class _Reader:
-    """Reads passages of texts, those in which a measure asks, each once for all heads."""
+    """Reads the passages in which a measure asks a word, each once for all heads."""
 
     model: Model
     kind: Heads
@@ -126,7 +126,7 @@ class _Reader:
     pairs: Mapping[str, pd.DataFrame]
     seed: int
     _passages: dict[tuple[str, ...], list[AnnotatedText]] = field(default_factory=dict)
-    _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # each corpus is read once
+    _texts: dict[int, Iterator[AnnotatedText]] = field(default_factory=dict)  # so that each corpus is read once
 
     def __post_init__(self) -> None:
         self.measures = {each.name: each for group in self.behaviours.values() for each in group.measures}
@@ -141,7 +141,7 @@ class _Reader:
                 heads.setdefault(topic if self.passages(topic) else _Topic(), []).append((place, fact))
         try:
             return [row for topic, asked in heads.items() for row in self.rows(topic, asked)]
-        except InputError:  # a library that does not show these patterns
+        except InputError:  # from a library that does not expose these patterns
             return []
 
     def topic(self, fact: Fact) -> _Topic:
@@ -158,7 +158,7 @@ class _Reader:
         return self.corpora.get(topic.behaviour, next(iter(self.corpora.values())))
 
     def passages(self, topic: _Topic) -> list[AnnotatedText]:
-        """Passages in which the measure asks a word, one of each of the first texts that have such."""
+        """Passages with a word that the measure asks, one from each of the first texts that have one."""
         key = (topic.behaviour, topic.task, *topic.measures[:1])
         if key not in self._passages:
             corpus, measure = self.corpus(topic), self.measure(topic)
@@ -177,7 +177,7 @@ class _Reader:
         return self._passages[key]
 
     def _pairs(self, task: str) -> list[tuple[int, str, str]]:
-        """Number, clean and corrupted prompt of the pairs that report; none where its prompts are no words."""
+        """Number, clean and corrupted prompt of each reporting pair; none if the prompts are not readable words."""
         rows = self.pairs.get("prompts", pd.DataFrame())
         rows = rows.loc[(rows["task"] == task) & (rows["half"] == "reports")] if len(rows) else rows
         pairs = [(int(row["pair"]), row["clean"], row["corrupted"]) for row in rows.to_dict("records")]
@@ -185,7 +185,7 @@ class _Reader:
         return pairs if aligned and are_readable(text for _, *texts in pairs for text in texts) else []
 
     def _clearest(self, task: str, head: str) -> dict[str, tuple[float, float, float]]:
-        """By pair the right answer's probability with and without a head, and how clearly the answer flips."""
+        """By pair: the right answer's probability with and without a head, and how clearly the answer flips."""
         if not task:
             return {}
         prompts, answers = self.pairs["prompts"], self.pairs["answers"]
@@ -199,13 +199,13 @@ class _Reader:
             return False
         n_ctx = self.model.config.stacks[self.kind.stack].n_ctx
         text_windows = windows(text, tokenizer_of(self.model, self.kind), n_ctx, Counter())
-        from_start = measure.name == _FIRST  # a special token before the words, which all of them may look at
+        from_start = measure.name == _FIRST  # a special token before the words, which every word may look at
         return any(
             askers(measure, each, causal=self.kind.causal) or (from_start and each.special[0]) for each in text_windows
         )
 
     def rows(self, topic: _Topic, heads: Sequence[Asked]) -> Iterator[dict[str, Any]]:
-        """The rows of facts that are shown at the same words."""
+        """The rows of facts whose examples are the same words."""
         measure = self.measure(topic)
         choices = [*self._choices(topic, measure)]
         if not choices and topic != _Topic():
@@ -222,7 +222,7 @@ class _Reader:
             count = _POOL if has_effect else _EXAMPLES
             chosen = [(choice, *choice.of_head(head)) for choice in choices]
             hits = [(clear.get(choice.document, (weight,))[-1], choice) for choice, _, weight, right in chosen if right]
-            surest: dict[int, _Choice] = {}  # each of another passage
+            surest: dict[int, _Choice] = {}  # each in another passage
             for _, choice in sorted(hits, key=lambda pair: -pair[0]):
                 surest.setdefault(choice.passage, choice)
             best = [*surest.values()][:count]
@@ -286,7 +286,7 @@ class _Reader:
     def _outlooks(
         self, place: Place, fact: Fact, measure: Measure | None, choices: Sequence[_Choice]
     ) -> list[dict[str, Any]]:
-        """By choice what the model expects there, with the keys that the measure claims and without them."""
+        """For each choice, what the model expects there with and without the keys that the measure claims."""
         model, nothing = self.model, [dict[str, Any]() for _ in choices]
         has_effect = any(size.unit == "nats" for size in fact.sizes)
         if not (has_effect and measure and isinstance(model, Transformer) and model.output is not None):
@@ -326,10 +326,10 @@ class _Reader:
         return nothing
 
     def by_token(self, facts: Mapping[Place, Sequence[Fact]]) -> Iterator[dict[str, Any]]:
-        """Where texts have no sentences, or queries and keys are of two texts: for each fact the texts in which one
-        token looks hardest at another, where the fact says so if there are such.
+        """For texts without sentences and for cross-attention: per fact, the texts in which one token looks hardest at
+        another, preferably one that the fact predicts.
 
-        A sentence is a text's tokens; of cross-attention the source's, an arrow and the target's.
+        A sentence is the text's tokens; for cross-attention the source's tokens, an arrow, and the target's.
         """
         model, kind, corpus = self.model, self.kind, next(iter(self.corpora.values()))
         assert model.tokenizer is not None
@@ -361,25 +361,25 @@ class _Reader:
 
 
 def _twice(text: AnnotatedText) -> AnnotatedText | None:
-    """A sentence, and the same again."""
+    """A sentence, repeated once."""
     once = examples.sentence(text)
     return AnnotatedText.plain(" ".join([*once.words, *once.words]), text.document) if once else None
 
 
 def _differing(clean: str, corrupted: str) -> frozenset[int]:
-    """The words of a prompt that differ from those of the other."""
+    """The indices of the words in which the clean prompt differs from the corrupted one."""
     pairs = zip(AnnotatedText.plain(clean, "").words, AnnotatedText.plain(corrupted, "").words, strict=True)
     return frozenset(place for place, (one, other) in enumerate(pairs) if one != other)
 
 
 def _any_word(window: Window, *, causal: bool) -> list[Question]:
-    """Every word but the first asks, and any word that it sees will do."""
+    """Every word but the first asks; any word that it can see counts as right."""
     visible = {word: frozenset(key for key in window.columns if key <= word or not causal) for word in window.columns}
     return [Question(word, keys, keys) for word, keys in visible.items() if word > min(window.columns)]
 
 
 def _between_words(batch: Batch) -> Float[NDArray[np.floating], "prompt head word word2"]:
-    """Attention between words: to a word it adds up over its pieces, from a word it is averaged (Clark 2019)."""
+    """Attention between words: summed over the pieces of the key word, averaged over the query's (Clark 2019)."""
     n_words = max(len(window.text.words) for window in batch.windows)
     belongs = membership([window.word_of for window in batch.windows], n_words, batch.pattern.shape[-1])
     belongs = belongs.to(batch.pattern)

@@ -1,12 +1,12 @@
-"""What do the tables of a report say of each head, and which fact comes first?
+"""What do the tables of a report say about each head, and which fact comes first?
 
-A fact is a label, or a share of the answer to minimal pairs that the head carries. Its `kind` says what it rests on:
+A fact is a label, or a share of the answer to minimal pairs that the head carries. Its `kind` names its evidence:
 
-    looks there and needed   its attention stands out, and without what it looks at the model's output loses
-    needed                   replacing the head costs the answer, or the output loses without what it looks at
+    looks there and needed   its attention stands out, and hiding what it looks at harms the model's output
+    needed                   replacing the head costs the answer, or hiding what it looks at harms the output
     looks there              its attention stands out; an effect is not established
 
-Labels of near tokens (fixed offsets, the token itself) are one fact of a head. `docs/headlines.md` has the order of a
+A head's labels of near tokens (fixed offsets, the token itself) are one fact. `docs/headlines.md` has the order of a
 head's facts (`rank`) and of heads (`strongest`).
 """
 
@@ -36,9 +36,9 @@ Kind = Literal["looks there and needed", "needed", "looks there"]
 Unit = Literal["share", "lift", "correlation", "nats"]
 Tables = Mapping[str, pd.DataFrame]
 KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
-_UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # of gains; others are shares
-SEPARATOR = ", "  # between names of measures of which a head shows any
-MAIN_SHARE = 0.5  # of a head's attention, of its choices or of an answer: more is what it mainly does
+_UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # units of gains; others are shares
+SEPARATOR = ", "  # between the names of measures in a label that means any of them
+MAIN_SHARE = 0.5  # of a head's attention, its choices or an answer: more is what the head mainly does
 _RUNG = 0.15
 _WAYS = {"noise": "removed by replacing it", "denoise": "restored by it"}
 _NAN = float("nan")
@@ -67,10 +67,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Size:
-    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats a row.
+    """A number with its 95% interval: a gain or a share of an answer, a lift beyond 1, a correlation, or nats per row.
 
-    `over` names the baseline of a gain, the readout of nats, and how many answers change of a share of an answer. `q`
-    is its own, where it has one beside that of its fact.
+    `over` names the baseline of a gain or the read-out of nats; for a share of an answer, how many answers change.
+    `q` is set if the number has one that differs from its fact's.
     """
 
     what: str
@@ -84,28 +84,28 @@ class Size:
 
 @dataclass(frozen=True)
 class Fact:
-    """One thing that is known of a head."""
+    """One finding about a head."""
 
     words: Words
-    behaviour: str  # what it is about
-    kind: Kind  # what it rests on
-    label: Label  # of minimal pairs their task
-    sizes: tuple[Size, ...]  # the first ranks it
+    behaviour: str  # its topic
+    kind: Kind  # the kind of evidence
+    label: Label  # for minimal pairs, their task
+    sizes: tuple[Size, ...]  # the first one ranks the fact
     q: float  # of the evidence that holds
-    strength: float  # the lower end of the interval, of what the baseline leaves over: at most 1, but for nats
-    rows: tuple[Row, ...]  # the row it comes from, then rows that add to it
-    q_effect: float = _NAN  # of an effect that was tested and is not established
+    strength: float  # lower end of the interval, as a share of what the baseline leaves: at most 1, except for nats
+    rows: tuple[Row, ...]  # the row behind it, then rows that add to it
+    q_effect: float = _NAN  # of an effect that was tested but not established
     value: float = _NAN  # of the measure
     measures: tuple[str, ...] = ()  # the measures that say which words it is about
 
     @property
     def name(self) -> str:
-        """The label as tables have it, or the task of the minimal pairs."""
+        """The label in the tables, or the task of the minimal pairs."""
         return str(self.label)
 
     @property
     def rung(self) -> int:
-        """What simpler descriptions leave over of it (`Label.rung`)."""
+        """How far it is from a simple rule (`Label.rung`)."""
         return self.label.rung
 
     @property
@@ -125,7 +125,7 @@ class Fact:
 
 
 def facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> dict[Place, list[Fact]]:
-    """Every head's facts, unordered; a head of which nothing holds has none."""
+    """Every head's facts, unordered; the list is empty if no finding holds."""
     head_facts: dict[Place, list[Fact]] = {place: [] for place in heads_in(tables["heads"])}
     for place, fact in [*_attention_facts(tables, behaviours), *_effect_facts(tables, behaviours)]:
         head_facts[place].append(fact)
@@ -137,8 +137,8 @@ def _by_head(rows: pd.DataFrame, *columns: str) -> dict[tuple[Any, ...], dict[st
 
 
 def _attention_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterator[tuple[Place, Fact]]:
-    """Labels; of behaviours without, the measures that heads show. Where there are rules, a measure must beat them;
-    else the fact is the rule that the head follows, if it follows one."""
+    """Facts from labels or, for behaviours without labels, from measures that heads show. A measure with rules must
+    beat them; otherwise the fact is the rule that the head follows, if it follows one."""
     heads, words = tables["heads"], vocabulary(behaviours)
     cells = _by_head(heads.loc[heads["sink"] == "kept"], "measure")
     rules = _by_head(tables.get("rules", pd.DataFrame()), "measure")
@@ -188,7 +188,7 @@ def _fact(row: Row, label: Label, cell: Cells, rule: Cells | None, vocabulary: M
 
 
 def _share_of_rest(gain: Size, cell: Cells) -> float:
-    """The lower end of a gain, of what the baseline leaves over: of a lift, of what does not go there by distance."""
+    """The lower end of a gain, as a share of what the baseline leaves; of a lift, of what distance leaves."""
     if gain.unit == "lift":
         return max(gain.low, 0.0) / (1 + max(gain.low, 0.0))
     baseline = cell.get("baseline", _NAN)
@@ -196,7 +196,7 @@ def _share_of_rest(gain: Size, cell: Cells) -> float:
 
 
 def _value(label: Label, cell: Cells, rule: Cells | None) -> float:
-    """The value; of a label that is a rule, how often it predicts."""
+    """The measure's value; for a label that is a rule, how often the rule predicts the head's choice."""
     if rule is not None and label.kind == "rule":
         return float(rule["predicts"])
     if rule is not None and label.has_rules and label.kind != "any":
@@ -208,7 +208,7 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
     effects = tables.get("effects", pd.DataFrame())
     if effects.empty:
         return
-    measured = set(tables["heads"]["measure"])  # those of the same task where the answer is predicted
+    measured = set(tables["heads"]["measure"])  # measures of a task's behaviour where the answer is predicted
     measures = [each for each in measures_of(behaviours) if (each.foretells or each.corpus) and each.name in measured]
     predicting = {task: (each.name,) for each in measures for task in each.tasks}
     tasks = {row["task"]: row for row in tables.get("tasks", pd.DataFrame()).to_dict("records") if row.get("carried")}
@@ -233,7 +233,7 @@ def _effect_facts(tables: Tables, behaviours: Mapping[str, Behaviour]) -> Iterat
 
 
 def answers(tables: Tables) -> dict[str, str]:
-    """By task, what its answer is called, where the tables say it."""
+    """What each task's answer is called, for tasks that have a name for it."""
     tasks = tables.get("tasks", pd.DataFrame())
     return dict(zip(tasks["task"], tasks["carried"], strict=True)) if "carried" in tasks else {}
 
@@ -249,7 +249,7 @@ def flips(row: Cells | Row) -> str:
 
 
 def _with_one_local(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts of a head, those of near tokens as one: that with the strongest evidence, then the largest gain."""
+    """A head's facts, with those of near tokens merged into the one with the strongest evidence, then largest gain."""
     order, rest = [*KINDS.values()], [fact for fact in facts if fact.rung != 0 or fact.label.kind == "set"]
     near = [fact for fact in facts if fact not in rest]
     near.sort(key=lambda fact: (order.index(fact.kind), -fact.strength))
@@ -266,18 +266,18 @@ Rank = tuple[bool, bool, bool, float]
 
 
 def rank(fact: Fact) -> Rank:
-    """The smaller, the earlier the fact comes: what is stronger, where every rung counts as much as `_RUNG`."""
-    nats = fact.sizes[0].unit == "nats"  # cannot be ranked among shares: after them
+    """A fact's sort key, smallest first: needed before not, then by strength, to which each rung adds `_RUNG`."""
+    nats = fact.sizes[0].unit == "nats"  # not comparable with shares, so they come after them
     return fact.rung < 0, not fact.is_needed, nats, -fact.strength - _RUNG * fact.rung
 
 
 def ranked(facts: Sequence[Fact]) -> list[Fact]:
-    """The facts of one head, the first first."""
+    """The facts of one head, the first to show first."""
     return sorted(facts, key=rank)
 
 
 def strongest(facts: Mapping[Place, Sequence[Fact]]) -> list[Place]:
-    """The heads of a model that have a fact, the first to be shown first; ties go to the lower layer."""
+    """The heads that have facts, in the order in which to show them; ties go to the lower layer."""
 
     def head_rank(place: Place) -> tuple[float, float, Rank]:
         effects = [fact for fact in facts[place] if fact.is_needed and fact.rung >= 0]
@@ -298,7 +298,7 @@ def called(facts: Mapping[Place, Sequence[Fact]]) -> dict[HeadName, Called]:
 
 
 def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
-    """The facts of every head of a report; none of other runs."""
+    """The facts of every head of a report; empty for other runs."""
     heads = tables.get("heads", pd.DataFrame())
     if heads.empty or "model" in heads or "tasks" not in tables:
         return {}
@@ -312,10 +312,10 @@ def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
 
 
 def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
-    """What the report in a directory calls the heads of a model; one that is about another model is refused."""
+    """What the report in a directory calls the heads of a model; refused if the report is about another model."""
     run = runs.read(report)
     of_report, of_model = run.facts.get("model") or {}, model_facts(model)
-    key = "fingerprint" if "fingerprint" in of_report else "sha256"  # early runs had that of the weight files alone
+    key = "fingerprint" if "fingerprint" in of_report else "sha256"  # early runs had only the hash of the weight files
     if of_model[key] is None or of_report.get(key) != of_model[key]:
         raise InputError(
             f"{report} is about {run.model or 'other models'}: it has no names for heads of this model, whose {key} "

@@ -1,6 +1,6 @@
 """Prompts whose answers a reader flips by giving heads what they computed for the other prompt.
 
-Everything was measured: each of the first heads alone, every two of them, and the first few together.
+Everything was measured: each of the first heads alone, every pair of them, and the first few together.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,17 +12,17 @@ import pandas as pd
 from analyses.measures.definitions import DECLARED
 from analyses.tasks.flips import are_readable
 
-_COUNTS = {"flips": "flips", "low": "flips_low", "high": "flips_high"}  # columns, as the page's script calls them
+_COUNTS = {"flips": "flips", "low": "flips_low", "high": "flips_high"}  # columns, and their names in the page's script
 
 
 def has_two_people(task: str) -> bool:
-    """Whether its prompts have two people: with one, a head need only remember the last name."""
+    """Whether its prompts have two people; with one, a head need only remember the last name."""
     return DECLARED["tasks"].get(task, {}).get("people") == 2
 
 
 @dataclass(frozen=True)
 class FlipPanel:
-    """One task: the heads that may be changed, and what its script reads."""
+    """One task: the heads that can be changed, and the data for the page's script."""
 
     task: str
     title: str  # what the answer is
@@ -32,7 +32,7 @@ class FlipPanel:
 
 
 def flip_panels(tables: Mapping[str, pd.DataFrame]) -> list[FlipPanel]:
-    """A panel for each task of which some head or set flips an answer, and whose prompts a person can read."""
+    """A panel for each task with readable prompts in which some head or set flips an answer."""
     flips = tables.get("flips", pd.DataFrame({"task": []}))
     tasks = dict.fromkeys(flips.loc[flips["flips"] > 0, "task"]) if len(flips) else []
     panels = (_panel(tables, task) for task in sorted(tasks, key=lambda task: not has_two_people(task)))

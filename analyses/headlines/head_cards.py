@@ -1,8 +1,8 @@
 """What stands first on a page about one model? A headline, small pictures of its heads, and a card of each.
 
-A card shows one fact at a time: where the head looks, in a sentence; what breaks when it is changed, as the model's
-answers before and after; what it had to beat, on one axis. The values here are what `report/templates` shows:
-`overview`, `atlas` and `cards`.
+A card shows one fact at a time. A sentence shows where the head looks, the model's answers before and after show what
+breaks when it is changed, and an axis shows what it had to beat. The values here feed the templates `overview`, `atlas`
+and `cards` in `report/templates`.
 """
 
 import re
@@ -33,21 +33,21 @@ from analyses.wording.formats import counted, number, percent
 from analyses.wording.head_names import HEAD, Place, heads_in, kinds
 from analyses.wording.plain_words import TEXTS, Label, Words, worded
 
-_NARROW = 5  # heads beside each other from which on words are shortened
-_ROOM = 12  # layers or heads beside each other that have room for words
-_ALIKE = 8  # heads that a card names as being like it
+_NARROW = 5  # heads side by side from which words are shortened
+_ROOM = 12  # layers or heads side by side that leave room for words
+_ALIKE = 8  # similar heads that a card names
 _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)}}
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
 """By measure of attention to near tokens, what stands under its bar."""
-_LOWEST_TOP = 0.2  # of attention: a bar that is full shows at least so much
-_READERS = 3  # that a card names, the strongest on the half of the pairs that does not report
-_APART = 0.15  # of an axis: names that are nearer would stand on each other
-_MOST = 20  # rows of a card's table: `tables/heads` has all
+_LOWEST_TOP = 0.2  # attention that a full bar stands for, at least
+_READERS = 3  # that a card names: the strongest on the choosing half of the pairs
+_APART = 0.15  # of an axis: names any nearer would overlap
+_MOST = 20  # rows of a card's table; `tables/heads` has all
 _MEASURED = "measure value baseline baseline_name gain interval q n"
 
 
 class Cell(NamedTuple):
-    """A head in the atlas: `id` leads to its card, `word` is its first fact, and `picture` its attention."""
+    """A head in the atlas: `id` links to its card, `word` is its first fact, and `picture` its attention."""
 
     id: str
     name: str
@@ -58,7 +58,7 @@ class Cell(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The heads of one kind of attention, the last layer first; `dense` where there is no room for words."""
+    """The heads of one kind of attention, last layer first; `dense` if there is no room for words."""
 
     title: str
     layers: Sequence[Sequence[Cell]]
@@ -66,7 +66,7 @@ class Atlas(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A head or a rule on an axis, as fractions of the way; some have an interval and a name."""
+    """A head or a rule on an axis, as fractions of its length; some have an interval and a name."""
 
     kind: Literal["this", "named", "other", "rule"]
     at: float
@@ -76,7 +76,7 @@ class Point(NamedTuple):
 
 
 class Axis(NamedTuple):
-    """What a fact had to beat: this head, the other heads, and the rule, on one line."""
+    """What a fact had to beat: this head, the other heads and the rule on one line."""
 
     points: Sequence[Point]
     ticks: Sequence[tuple[str, float]]
@@ -84,16 +84,16 @@ class Axis(NamedTuple):
 
 
 class Example(NamedTuple):
-    """Words with what each is (`asks`, `seen`, `both`, or nothing), how much attention goes there, whether it is right.
+    """Words with their roles (`asks`, `seen`, `both` or none), the attention between them, and whether it is right.
 
-    `bars` are the model's answers as it stands and changed, where they were measured.
+    `bars` holds the model's answers before and after the change, if they were measured.
     """
 
     words: Sequence[tuple[str, str]]
     text: str
     right: bool | None
     bars: Bars | None = None
-    lost: float = 0.0  # of the answer's probability
+    lost: float = 0.0  # probability of the answer
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ class FactCard:
     sentence: str
     look: Example | None
     right: str  # in how many cases the head does what the fact says
-    effect: str  # what breaks, in numbers; or why that is not known
+    effect: str  # what breaks, in numbers, or why that is not known
     axis: Axis | None
     note: str
     best: Sequence[Example] = ()
     drawn: Sequence[Example] = ()
-    asked: str = ""  # among what the drawn ones were drawn
+    asked: str = ""  # what the drawn ones were drawn from
     why: str = ""  # who wrote the keys that it finds
     read_by: str = ""  # who reads it
 
@@ -124,7 +124,7 @@ class FactCard:
         by_kind: bool,
         carriers: Mapping[str, Collection[Place]],
     ) -> "FactCard":
-        """The card of a head's fact; `rows` are its examples, `carriers` by task the heads that carry its answer."""
+        """The card of a head's fact; `rows` are its examples, `carriers` the heads that carry each task's answer."""
         id, examples, asked, first = place.named(prefix=by_kind), {"best": [], "random": []}, "", {}
         for row in rows.to_dict("records"):
             examples[row["choice"]].append(_example(row, tables, place.named(prefix=False)))
@@ -138,7 +138,7 @@ class FactCard:
             id=f"{id}/{slug(fact.name)}",
             fact=fact,
             sentence=f"{wording.claim(fact, id, words)}.",
-            # of the surest that in which most of the answer is lost; else a wrong one
+            # the sure example in which the answer loses most; otherwise a random one
             look=max(best, key=lambda each: each.lost, default=None) or next(iter(drawn), None),
             right=wording.right_clause(fact, first),
             effect=wording.loss_clause(fact, by_kind),
@@ -153,7 +153,7 @@ class FactCard:
 
 
 def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
-    """The families of writers of the keys that a fact is about; or the strongest readers of its head, for its task."""
+    """The families that write the keys of a fact, or the strongest readers of its head for its task."""
     if table not in tables or fact.label.kind == "rule":
         return []
     rows, label = tables[table].loc[(tables[table][HEAD] == [*place]).all(axis=1)], fact.row("labels")
@@ -164,7 +164,7 @@ def _why(tables: Tables, place: Place, fact: Fact, table: str) -> list[Any]:
 
 
 def strongest_readers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `readers`: for each head and task the strongest on the half of the pairs that does not report."""
+    """Rows of `readers`: for each head and task, the strongest on the choosing half of the pairs."""
     rows = rows.loc[(rows["q"] < DISCOVERY) & (rows["effect"] * rows["choosing"] > 0)]
     return rows.sort_values("choosing", key=abs, ascending=False).groupby(["task", *HEAD], sort=False).head(_READERS)
 
@@ -175,35 +175,35 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Card:
-    """All that is known of one head."""
+    """Everything known about one head."""
 
     id: str
     name: str
     facts: Sequence[FactCard]
-    distance: Sequence[Values]  # attention by distance, that to the first position first
-    tags: Sequence[Values]  # attention between tags, beside what distance explains
-    alike: Sequence[str]  # the ids of heads with the same first fact
+    distance: Sequence[Values]  # attention by distance, the first position first
+    tags: Sequence[Values]  # attention between tags, over what distance explains
+    alike: Sequence[str]  # ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
-    rest: Table  # what else was measured, the surest gains
+    rest: Table  # other measures, those with the surest gains
     rows: str  # its rows, to copy
-    formed: Values | None = None  # when it formed, where the run that trained the model is known
+    formed: Values | None = None  # when it formed, if the model's training run is known
 
 
 @dataclass(frozen=True)
 class Overview:
-    """What stands first on a page about one model; `cards` begin with the head that is shown first."""
+    """The top of a page about one model; the first of `cards` is shown first."""
 
     says: str  # one sentence with counts, under the headline
     sentences: Sequence[Sentence]
     atlases: Sequence[Atlas]
     cards: Sequence[Card]
-    passage: str = ""  # over which the pictures are
+    passage: str = ""  # the text behind the pictures
     flips: Sequence[FlipPanel] = ()
     below: Sequence[Block] = ()
 
     @property
     def ids(self) -> list[str]:
-        """Of the heads that have a card."""
+        """The ids of heads that have a card."""
         return [card.id for card in self.cards]
 
 
@@ -215,7 +215,7 @@ def overview(
     model: str = "",
     steps: TrainingSteps | None = None,
 ) -> tuple[str, Overview]:
-    """The headline, and what stands first."""
+    """The headline, and the top of the page."""
     if not ranked:
         facts = fact_tables.facts(tables, behaviours)
         ranked = {place: fact_tables.ranked(head_facts) for place, head_facts in facts.items()}
@@ -304,7 +304,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
 
 
 def _largest(rows: pd.DataFrame) -> list[dict[str, Any]]:
-    """The measures with the surest gains, in their order."""
+    """The measures with the surest gains, in their original order."""
     kept = rows.sort_values(["q", "gain"], ascending=[True, False], kind="stable").head(_MOST)
     return rows.loc[rows.index.isin(kept.index)].to_dict("records")
 
@@ -315,7 +315,7 @@ def _by_place(rows: pd.DataFrame) -> dict[Place, pd.DataFrame]:
 
 
 def slug(name: str) -> str:
-    """The name of a fact in an address: `nsubj-head-dependent`."""
+    """A fact's name in an address: `nsubj-head-dependent`."""
     return re.sub(r"[^\w-]+", "-", name.replace("->", "-")).strip("-").lower()
 
 
@@ -334,7 +334,7 @@ def _example(row: Mapping[str, Any], tables: Tables, head: str) -> Example:
 
 
 def _answers(tables: Tables, task: str, pair: int, head: str) -> tuple[Bars | None, float]:
-    """The answers to the clean prompt of a pair, as it stands and with a head as in the corrupted one; what is lost."""
+    """Answers to a clean prompt, unchanged and with a head as in the corrupted one; and how clearly they flip."""
     prompts, answers = tables["prompts"], tables["answers"]
     (prompt,) = prompts.loc[(prompts["task"] == task) & (prompts["pair"] == pair)].to_dict("records")
     rows = answers.loc[(answers["task"] == task) & (answers["pair"] == pair)].set_index("heads")
@@ -388,7 +388,7 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
     named_heads = {place, *(each for each in points if each in carriers)}
     marks = [Point("other", along(values[0])) for each, values in points.items() if each not in named_heads]
     marks.append(Point("rule", along(rule)))
-    named = [along(0.0), 1.0]  # places along the axis that have a text already
+    named = [along(0.0), 1.0]  # places along the axis that already have a text
     for each in sorted(named_heads, key=lambda each: (each == place, -points[each][0])):  # this one over the others
         ends, is_this = [*map(along, points[each])], each == place
         has_room = is_this or all(abs(ends[0] - other) > _APART for other in named)
@@ -421,7 +421,7 @@ def _between_tags(values: Mapping[str, float]) -> list[Values]:
 def _formation(
     tables: Tables, place: Place, facts: Sequence[Fact], words: Mapping[str, Words]
 ) -> tuple[Values, Row] | None:
-    """When the first fact formed that was measured while the model was trained, and held at the last look."""
+    """When a head's first fact formed, among facts measured during training that still hold at the last look."""
     cells = ((fact, str(row["measure"])) for fact in facts for row in fact.rows if row.table == "heads")
     for fact, measure in cells if "when_formed" in tables else ():
         key = {**place._asdict(), "measure": RECORDED.get(measure)}
@@ -440,7 +440,7 @@ def _curve(does: str, behaviour: str, row: Mapping[str, Any], points: pd.DataFra
     onset = f"there from the first look on, step {step} of {last}"
     if pd.notna(row["before"]):
         onset = f"formed by step {step} of {last}, not yet at {number(int(row['before']))}"
-    marks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # a later loss is named
+    marks = [0, highest, -1] if values[highest] - values[-1] >= NOTABLE else [0, -1]  # a later loss is named too
     note = ", ".join(f"{number(values[index])} at step {number(steps[index])}" for index in dict.fromkeys(marks))
     has_baseline = pd.notna(row["baseline"])
     note += f"; the strictest baseline (grey) has {number(row['baseline'])}" * has_baseline

@@ -1,4 +1,4 @@
-"""How is a finding worded? One template a kind of finding; headline, card, terminal and report use the same.
+"""How is a finding worded? One template per kind of finding, shared by headline, card, terminal and report.
 
 Rows of tables fill the templates of `words.toml`. Percentages have two digits; intervals stand beside the sentence.
 """
@@ -6,7 +6,6 @@ Rows of tables fill the templates of `words.toml`. Percentages have two digits; 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal
 
 import numpy as np
@@ -22,21 +21,21 @@ from analyses.wording.formats import false_discovery_rate, number, percent
 from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import WORDS, Words, answer, listed, readout, rule, taking, worded
 
-UNSURE = 0.8  # of the prompts: the sentence names a lower accuracy of the model
-_FULL_VIEW = 0.5  # of a relation's items: the sentence names a smaller part that the model sees
-_RIGHT_OR_WRONG = Measure("", binary=True).fewest  # documents that items take which are right or wrong
+UNSURE = 0.8  # a sentence mentions the model's accuracy on the prompts if it is lower
+_FULL_VIEW = 0.5  # a sentence mentions the share of a relation's items that the model sees if it is smaller
+_RIGHT_OR_WRONG = Measure("", binary=True).fewest  # documents that a measure of right or wrong needs
 TEMPLATES: Mapping[str, str] = WORDS["sentences"]
 _COUNTS = ("No", "One", "Two", "Three", "Four", "Five", "Six")
 Verdict = Literal["found", "part", "attention", "effect", "rules", "none", "untested"]
 
 
 def say(kind: str, **values: Any) -> str:
-    """A sentence of one kind, without its stop."""
+    """A sentence of one kind, without its full stop."""
     return TEMPLATES[kind].format(**values)
 
 
 def attention_clause(cell: Cells, head: str, words: Words) -> str:
-    """From a row of `heads`: how much of it a head does, and what the strictest baseline gets."""
+    """From a row of `heads`: how much of it a head does, and what the strictest baseline reaches."""
     values = {"head": head, "said": words.said}
     if cell["unit"] in {"lift", "correlation"}:
         return say(cell["unit"], **values, value=cell["value"])
@@ -48,7 +47,7 @@ def attention_clause(cell: Cells, head: str, words: Words) -> str:
 
 
 def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = False) -> str:
-    """From a row of `rules`: how often a head is right, and how often the rule; or that it `follows` one."""
+    """From a row of `rules`: how often the head and the rule are right, or that the head `follows` a rule."""
     values = {"head": head, "said": words.said, "cases": _cases(rules)}
     if follows:
         return say("follows", **values, predicts=percent(rules["predicts"]))
@@ -56,7 +55,7 @@ def choice_clause(rules: Cells, head: str, words: Words, *, follows: bool = Fals
 
 
 def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
-    """From a row that shows nothing, of `heads`, or of `rules` on the half that heads were not chosen on.
+    """From a row of `heads` without a finding, or of `rules` on the half that did not choose heads.
 
     Untrained heads stay below `bar`.
     """
@@ -81,14 +80,14 @@ def _cases(rules: Cells) -> str:
 
 
 def effect_clause(effect: Cells, task: Cells, head: str) -> str:
-    """From a row of `effects` and one of `tasks`: what of an answer is lost without a head."""
+    """From rows of `effects` and `tasks`: how much of an answer is lost without a head."""
     whole = answer(task.get("carried") or str(effect["task"]))
     clause = say("carries", head=head, effect=percent(effect["effect"]), answer=whole, flips=flips(effect))
     return clause + _accuracy(task)
 
 
 def claim(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
-    """What a card says first, without its stop: the fact, but of an answer only how far it moves."""
+    """The first words of a card, without full stop: the fact or, for a task's answer, only how far it moves."""
     effect, pairs = fact.row("effects"), fact.row("tasks")
     if effect is None:
         return fact_clause(fact, head, vocabulary)
@@ -109,14 +108,14 @@ def hiding_clause(label: Cells, head: str, words: Words) -> str:
 
 
 def set_clause(row: Cells, words: Words) -> str:
-    """From a row of `sets`: what the model loses without what several heads look at, and what others cost."""
+    """From a row of `sets`: the model's loss without what several heads look at, and the loss from other heads."""
     heads = listed(row["heads"].split("+"))
     costs = {name: max(row[name], 0.0) for name in ("effect", "others_best", "singles")}
     return say("together", heads=heads, look=words.infinitive, size=row["size"], **costs)
 
 
 def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
-    """From the row of a family of `writers`: who wrote the keys that a head finds, and where it looks without."""
+    """From a family's row of `writers`: who wrote the keys that a head finds, and where it looks without them."""
     n, members, name = int(row["others_size"]), str(row["members"]).split("+"), str(row["writer"])
     count, (head, *more) = "another head" if n == 1 else f"{n} other heads" if n else "other writers", members
     if name in members:
@@ -134,7 +133,7 @@ def writers_clause(row: Cells, vocabulary: Mapping[str, Words]) -> str:
 
 
 def readers_clause(rows: Sequence[Cells]) -> str:
-    """From rows of `readers`: who reads a head, and what goes of the answer when that is cut."""
+    """From rows of `readers`: who reads a head, and how much of the answer goes if that is cut."""
     signs = ["+" if row["effect"] < 0 else "" for row in rows]
     shares = [sign + percent(-row["effect"]) for sign, row in zip(signs, rows, strict=True)]
     (first, share), *rest = zip((part_words(row["reader"]) for row in rows), shares, strict=True)
@@ -142,7 +141,7 @@ def readers_clause(rows: Sequence[Cells]) -> str:
 
 
 def part_words(name: str) -> str:
-    """A writer or a reader: `decoder.0.head.3`, `decoder.1.mlp`, `mlp.1`, `2.4.k`, `logits`."""
+    """A writer or a reader in words: `decoder.0.head.3`, `decoder.1.mlp`, `mlp.1`, `2.4.k`, `logits`."""
     parts, numbers = name.split("."), [int(part) for part in name.split(".") if part.isdigit()]
     kind = next(kind for kind in (*WORDS["writers"], "") if kind in {name, *parts, ""})
     head = head_name(*numbers) if len(numbers) == 2 else ""
@@ -150,7 +149,7 @@ def part_words(name: str) -> str:
 
 
 def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
-    """What replacing heads removes of a task's answer, and what each restores by itself; or why none was tested."""
+    """How much of a task's answer replacing heads removes, and how much each restores alone; or why none was tested."""
     whole = answer(task.get("carried") or task["task"])
     if why := (task.get("refused") or "").rstrip("."):
         return say("refused", answer=whole, why=why)
@@ -164,14 +163,14 @@ def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
             sentences[0] += f"; {head} {' and '.join(shares.values())} ({changed})"
         else:
             sentences = [say(", ".join(ways), head=head, answer=whole, **shares) + f" ({changed} answers change)"]
-    if task.get("accuracy", 1.0) < UNSURE:  # undefined: nothing is said
+    if task.get("accuracy", 1.0) < UNSURE:  # undefined accuracy: no remark
         decides = "; what these heads carry often does not decide its answer" if carriers else ""
         sentences.append(say("rarely right", accuracy=percent(task["accuracy"]), decides=decides))
     return ". ".join(sentences) + "."
 
 
 def fact_clause(fact: Fact, head: str, vocabulary: Mapping[str, Words]) -> str:
-    """The sentence of a fact, without its stop: where a head looks, and what a rule gets; or what the model needs."""
+    """A fact's sentence, without full stop: where a head looks and what a rule reaches, or what the model needs."""
     effect, pairs, rules, label, cell = map(fact.row, ("effects", "tasks", "rules", "labels", "heads"))
     words = worded(fact.name, vocabulary)
     if (heads := fact.row("sets")) is not None:
@@ -200,12 +199,12 @@ def size_text(size: Size) -> str:
 
 
 def baseline_text(size: Size) -> str:
-    """What a gain is over."""
+    """The baseline of a gain."""
     return rule(size.over, "token") if size.over else "its baseline"
 
 
 def rates(fact: Fact) -> str:
-    """The false discovery rates of a fact, where they do not stand beside its sizes."""
+    """A fact's false discovery rates, unless they are given with its sizes."""
     if np.isfinite(fact.q_effect):
         effect = false_discovery_rate(fact.q_effect).replace("< ", "<\u00a0")
         return f"{_rate(fact.q)} of attention, {effect} of effect"
@@ -223,10 +222,10 @@ def numbers(fact: Fact) -> list[str]:
 
 @dataclass(frozen=True)
 class Sentence:
-    """What is said of one behaviour: how it stands, in a word or two, and in clauses, each with its stop.
+    """What we say of one behaviour: a verdict of a word or two, and sentences.
 
-    `first` is where a head looks, and what a rule gets; what is needed, where effects alone show it. `rest` is what
-    that leaves open: whether the head is right where its rule errs, what the model needs.
+    `first` says where a head looks and what a rule reaches or, if only effects were found, what is needed. `rest` says
+    what that leaves open: whether the head is right where its rule errs, and what the model needs.
     """
 
     behaviour: str
@@ -237,35 +236,33 @@ class Sentence:
 
     @property
     def text(self) -> str:
-        """All clauses, one after the other."""
+        """All sentences, in order."""
         return " ".join(filter(None, [self.first, self.rest]))
 
 
 def sentences(
     tables: Tables, facts: Mapping[Place, Sequence[Fact]], behaviours: Mapping[str, Behaviour]
 ) -> list[Sentence]:
-    """One for each behaviour that was measured, in their order."""
+    """One for each measured behaviour, in the order of `behaviours`."""
     measured, words = set(tables["heads"]["behaviour"]), vocabulary(behaviours)
     return [_sentence(tables, facts, each, words) for name, each in behaviours.items() if name in measured]
 
 
 def verdicts(sentences: Sequence[Sentence]) -> str:
-    """How every behaviour stands, in one line: the first with a verb, the others without; equal neighbours share it."""
-    groups = groupby(sentences, lambda each: WORDS["verdicts"][each.verdict])
-    named = [(verdict, [each.title for each in group]) for verdict, group in groups]
-    line = ", ".join(
-        f"{listed(names)} {without if index else plural if len(names) > 1 else singular}"
-        for index, ((singular, plural, without), names) in enumerate(named)
-    )
+    """How every behaviour stands, in one line; behaviours with the same verdict share a clause."""
+    titles: dict[Verdict, list[str]] = {}
+    for each in sentences:
+        titles.setdefault(each.verdict, []).append(each.title)
+    line = "; ".join(WORDS["verdicts"][verdict].format(names=listed(names)) for verdict, names in titles.items())
     return line[:1].upper() + line[1:]
 
 
 def headline(
     tables: Tables, facts: Mapping[Place, Sequence[Fact]], sentences: Sequence[Sentence], words: Mapping[str, Words]
 ) -> tuple[str, str]:
-    """The strongest causal finding in one line, and a sentence with its counts; else the strongest of attention.
+    """The strongest causal finding in one line, and a sentence with its counts; else the strongest by attention.
 
-    Of answers that heads carry, those to prompts with two people come first. Where nothing is found, what is closest.
+    Of answers that heads carry, those to prompts with two people come first. Without any finding, the closest head.
     """
     strongest_heads, by_kind = strongest(facts), kinds(tables["heads"]) > 1
     tasks: dict[str, list[tuple[Place, Fact]]] = {}
@@ -287,12 +284,12 @@ def headline(
     if fact.row("sets") or fact.kind == "needed":
         return fact_clause(fact, head, words), ""
     label = fact.row("labels") if fact.is_needed else None
-    loss = f"{hiding_clause(label.cells, head, fact.words)}." if label else ""  # else the card's claim has all
+    loss = f"{hiding_clause(label.cells, head, fact.words)}." if label else ""  # else the card's claim has it all
     return f"{head} {fact.words.said}{needed}", loss
 
 
 def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source: str, by_kind: bool) -> str:
-    """How many answers flip with the first head, and with the fewest others that flip nearly all."""
+    """How many answers flip with the first head, and with the fewest heads that flip nearly all."""
     head, fact = carriers[0][0].named(prefix=by_kind), carriers[0][1]
     row, best = fact.row("effects"), best_set(tables, fact, head)
     assert row is not None
@@ -305,8 +302,8 @@ def _flips_clause(tables: Tables, carriers: Sequence[tuple[Place, Fact]], source
 
 
 def best_set(tables: Tables, fact: Fact, head: str) -> Cells | None:
-    """The row of `flips` of the fewest heads, this one first, that flip nearly all that any do; None where none flips
-    notably more than the head alone."""
+    """The row of `flips` with the fewest heads, `head` first, that flip at least 95% of what any such set does. None if
+    no set flips notably more than the head alone."""
     sets, row = tables.get("flips", pd.DataFrame()), fact.row("effects")
     if row is None or sets.empty:
         return None
@@ -317,7 +314,7 @@ def best_set(tables: Tables, fact: Fact, head: str) -> Cells | None:
 
 
 def right_clause(fact: Fact, example: Cells) -> str:
-    """In how many cases a head does what a fact says; `example` is a row of its examples."""
+    """In how many cases a head does what a fact says; `example` is one of its rows of examples."""
     rules, cell = fact.row("rules"), fact.row("heads")
     if fact.row("effects"):
         known = "hits" in example and math.isfinite(example["hits"])
@@ -329,7 +326,7 @@ def right_clause(fact: Fact, example: Cells) -> str:
 
 
 def loss_clause(fact: Fact, by_kind: bool) -> str:
-    """What changes without the head, in numbers, and by a probe where there are no answers; or that it is untested."""
+    """What changes without the head, in numbers (of a probe if there is no output), or that it was not tested."""
     effect = fact.row("effects")
     if effect is not None:
         ends = {name: effect.cells.get(name) for name in ("n", "flips_low", "flips_high")}
@@ -387,7 +384,7 @@ def _verdict(facts: Sequence[Fact], *, tested: bool) -> Verdict:
 
 
 def _says_more_than_a_rule(fact: Fact) -> bool:
-    """That a head follows a simple rule says something of position alone."""
+    """Whether a fact says more than that a head follows a simple rule, which is a finding only for position."""
     return fact.behaviour == "position" or fact.rung > 1
 
 
@@ -397,8 +394,8 @@ def _is_tested(tables: Tables, behaviour: str) -> bool:
 
 
 def _closest(tables: Tables, behaviour: Behaviour, words: Mapping[str, Words], *, by_kind: bool) -> list[str]:
-    """Of a behaviour that no head's attention shows: the head that comes closest to what it must beat. Where rules are
-    to be beaten, the half that does not report says which it is."""
+    """For a behaviour without attention findings, the head closest to what it must beat. If it must beat rules, the
+    choosing half picks that head."""
     labelling = [each.name for each in behaviour.measures if each.called and each.unit == "share"]
     labelling = [name for name in labelling if name in behaviour.headline] or labelling
     for table, column in (("rules", "choosing_margin"), ("heads", "gain")):

@@ -3,4 +3,4 @@
 from analyses.over_training.observe import measures
 
 __all__ = ["measures"]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # so that `dir()` lists only the public names

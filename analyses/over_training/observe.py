@@ -1,6 +1,6 @@
-"""What has formed in a model by now? One quick look at its heads, to be taken many times while it trains.
+"""What has formed in a model by now? A quick look at its heads, to take many times while it trains.
 
-The scorers are those of the analyses, on little text and without intervals: what a curve needs, not what a claim does.
+The scorers are those of the analyses, on little text and without intervals: enough for a curve, not for a claim.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,22 +24,22 @@ from models.stories import stories
 PAGE_MEASURES = tuple(name for name in RECORDED.values() if ":" not in name)
 """Those that a page draws; relations and pairs of tags, of which there are dozens, are for the cards of heads."""
 
-ROW = 128  # tokens: a run may begin with rows that are shorter than its context, and knows nothing of places beyond
+ROW = 128  # tokens: runs may start with rows shorter than the context, and know nothing of later positions
 EARLY, LATE = (10, 25), (100, 125)  # of such a row: the tokens whose losses in-context learning compares
 _STORIES, _IN_ROWS, _ROWS, _REPEATS = 48, 160, 48, 16
-_SEED = 2000  # added to the seed: neither the stories that the default model learns from nor those of reports
+_SEED = 2000  # added to the seed: other stories than those of the default model's training and of reports
 _LOGITS = 1 << 24  # at once
 
 
 def measures(model: Model, seed: int = 0, *, corpus: Iterable[AnnotatedText] | None = None) -> dict[str, float]:
-    """What one look finds: `heads/MEASURE/L0.H3` of every head, `baseline/MEASURE`, and `model/...` of the whole.
+    """Take one look: `heads/MEASURE/L0.H3` for every head, `baseline/MEASURE`, and `model/...` for the whole model.
 
-    Measures are as `docs/measures` defines them; `tag` is the lift of nouns to adjectives. Heads of several kinds of
-    attention are called `encoder.L0.H3` or `cross.L0.H3`. `model/MEASURE` is the best head's. Of a decoder alone also
-    `model/in-context`, the loss of tokens 100 to 125 of a row of 128 less that of tokens 10 to 25 (Olsson 2022 compares
-    the 500th of 512 with the 50th; of shorter rows in proportion), and `model/copying`, the share of the second copy of
-    a random repeat that is foretold rightly, its first token aside. What a model cannot be asked is left out. Heads are
-    measured on `corpus`, by default 48 generated stories; in-context learning on stories, one after the other.
+    `docs/measures` defines the measures; `tag` is the lift of nouns to adjectives. With several kinds of attention,
+    heads are called `encoder.L0.H3` or `cross.L0.H3`. `model/MEASURE` is the best head's value. A decoder by itself has
+    two more. `model/in-context` is the loss of tokens 100 to 125 of a row of 128 less that of tokens 10 to 25 (Olsson
+    2022 compares the 500th of 512 with the 50th; shorter rows scale). `model/copying` is the share of a random repeat's
+    second copy, without its first token, that is predicted correctly. What cannot be measured is left out. Heads read
+    `corpus`, by default 48 generated stories; in-context learning reads stories joined together.
     """
     texts = _stories(whole_number("seed", seed))[:_STORIES] if corpus is None else tuple(corpus)
     kinds = Heads.kinds_of(model)
@@ -100,7 +100,7 @@ def _on_text(model: Model, heads: Heads, texts: Sequence[AnnotatedText], seed: i
 
 
 def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
-    """Rows that begin anywhere in stories that stand one after the other, so that early and late tokens are alike."""
+    """Rows that start anywhere in a stream of stories, so that early and late tokens are alike."""
     if model.tokenizer is None:
         return []
     tokenizer, row = model.tokenizer, min(ROW, model.config.n_ctx)
@@ -111,9 +111,9 @@ def _rows_of_stories(model: Model, seed: int) -> list[Examples]:
 
 
 def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
-    """Loss of late tokens less that of early ones, in nats; below 0 where what was read helps (Olsson 2022).
+    """Loss of late tokens less that of early ones, in nats; negative if context helps (Olsson 2022).
 
-    None where a row is too short to have both.
+    None if a row is too short to have both.
     """
     totals = {stretch: [0.0, 0] for stretch in (LATE, EARLY)}  # of losses, and of targets
     for examples in rows:
@@ -135,7 +135,7 @@ def in_context(model: Model, rows: Sequence[Examples]) -> float | None:
 
 
 def copying(model: Model, length: int, seed: int) -> float:
-    """Share of second copies' tokens that are the likeliest ones; the first of each copy comes as a surprise."""
+    """Share of tokens in second copies that the model predicts, without each first one, which comes as a surprise."""
     right, total = 0, 0
     for ids in position.repeated(model, length, _REPEATS, seed).split(8):
         second = ids[:, -length:]
@@ -146,5 +146,5 @@ def copying(model: Model, length: int, seed: int) -> float:
 
 
 def by_kind(numbers: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """Of some numbers those of one kind (`heads`, `model`, `baseline`), without its name."""
+    """The numbers of one kind (`heads`, `model`, `baseline`), without the kind in their names."""
     return {name.removeprefix(f"{kind}/"): value for name, value in numbers.items() if name.startswith(f"{kind}/")}

@@ -1,4 +1,4 @@
-"""What does `interp train` do around a recipe? It tells how it goes, measures at every look, and leaves a record."""
+"""What does `interp train` do around a recipe? It reports progress, measures at every look, and leaves a record."""
 
 import json
 import os
@@ -26,11 +26,11 @@ from models import weights_digest
 from models.recipes import Recipe, Trained, assignment, read
 from models.recipes.text_sources import Paired
 
-MAKER = "interp train"  # tells the run.json of a training from that of a report
-_PAIRS = 200  # held-out pairs that attention is measured on
+MAKER = "interp train"  # distinguishes a training's run.json from a report's
+_PAIRS = 200  # held-out pairs for measuring attention
 LINES, JSON, NOTHING = "lines", "json", "nothing"
 Output = Literal["lines", "json", "nothing"]
-_PRINTED = ("held_out/", "model/")  # numbers of a look that a line has
+_PRINTED = ("held_out/", "model/")  # numbers of a look that are printed
 
 
 def train(
@@ -46,7 +46,7 @@ def train(
     command: str = "",
     mode: Output = LINES,
 ) -> None:
-    """Follow the recipe `name` into the directory `out`, and tell how it goes."""
+    """Follow the recipe `name` into the directory `out`, and report progress."""
     recipe = read(name, dict(map(assignment, changes)))
     if recipe.fitted and leads() and mode != NOTHING:
         fitted = f"to fit {recipe.plan.steps:,} steps: {'; '.join(recipe.fitted)}"
@@ -64,7 +64,7 @@ def train(
         )
     if not leads():
         return
-    seconds = trained.seconds  # of training; since it was resumed
+    seconds = trained.seconds  # of training, since it was resumed
     record = recorded(command=command, seed=recipe.plan.seed, seconds=seconds, stages={"training": seconds})
     facts = {"made_by": MAKER, **record, **_facts(recipe, trained, out)}
     _write(out / RUN, json.dumps(facts, indent=2, ensure_ascii=False) + "\n")
@@ -72,7 +72,7 @@ def train(
 
 def _write(path: Path, text: str) -> None:
     try:
-        folder = path.parent.resolve(strict=True)  # where the model is: no other is made in its place
+        folder = path.parent.resolve(strict=True)  # the model's directory: never create another in its place
         with replacing(folder / path.name) as part:
             part.write_text(text, "utf-8")
     except OSError as error:
@@ -80,12 +80,12 @@ def _write(path: Path, text: str) -> None:
 
 
 def leads() -> bool:
-    """Whether this process is the first of those that torchrun started, or the only one."""
+    """Whether this process is torchrun's first, or the only one."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def interrupted(out: Path, command: str) -> str:
-    """Where a run that was interrupted can be gone on with."""
+    """How to resume a run that was interrupted."""
     try:
         step = state.read(out / state.FILE).facts["step"]
     except InputError:
@@ -117,16 +117,16 @@ def _facts(recipe: Recipe, trained: Trained, out: Path) -> dict[str, Any]:
         "plan": asdict(plan),
         "steps": plan.steps,
         "rows": sum(phase.steps * phase.rows for phase in plan.phases),
-        "tokens": None if any(isinstance(kind, Paired) for kind in data) else tokens,  # pairs are as long as they are
+        "tokens": None if any(isinstance(kind, Paired) for kind in data) else tokens,  # pairs differ in length
         "resumed_at": trained.begun or None,
     }
 
 
 @contextmanager
 def _telling(plan: Plan, mode: Output) -> Iterator[tuple[Callable[[str, int], None], Callable[[Progress], None]]]:
-    """Two ways to tell how it goes: while data is made ready, and while the model learns.
+    """Two functions that report progress: while data is prepared, and while the model trains.
 
-    A terminal has a bar, and a line a look above it; else there is the line alone. JSON goes to standard output always.
+    A terminal shows a bar with a line per look above it; elsewhere only the lines. JSON always goes to standard output.
     """
     console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")

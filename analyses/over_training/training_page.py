@@ -19,7 +19,7 @@ _TEXTS: Mapping[str, str] = _WORDS["texts"]
 
 
 def page(runs: Sequence[Run]) -> Page:
-    """What some runs show, side by side."""
+    """Several runs side by side, as a page."""
     best = {run.name: formed(run) for run in runs}
     texts = {run.name: sentences(run, best[run.name]) for run in runs}
     left_out = [caveat(f"{name} was left out: {why}") for run in runs for name, why in run.left_out.items()]
@@ -74,7 +74,7 @@ def _figures(
 
 
 def change_steps(best: pd.DataFrame) -> tuple[int, int] | None:
-    """From where to where the phase change is, by rows of `tables/formed` of one run."""
+    """The steps where the phase change starts and ends, from one run's rows of `tables/formed`."""
     rows = best.loc[(best["measure"] == CHANGING) & best["rise_from"].notna()]
     return None if rows.empty else (int(rows["rise_from"].iloc[0]), int(rows["rise_to"].iloc[0]))
 

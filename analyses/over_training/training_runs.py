@@ -1,7 +1,7 @@
-"""What does the directory of a training run say of how its heads formed? Its record, or else its snapshots.
+"""What does a training run's directory say about how its heads formed? Its record, or else its snapshots.
 
-A model's run is one that the user names, or the one whose record stands with the model. A curve's phase change, and for
-each measure the head that has most of it at the end, say when heads formed.
+A model's run is the one that the user names, or the one whose record is in the model's directory. Two things say when
+heads formed: a curve's phase change, and for each measure the head that has most of it at the end.
 """
 
 import math
@@ -30,7 +30,7 @@ from models.sources import LENS, OURS, directory_of
 COLUMNS = ["run", "step", "measure", "stack", "attention", "layer", "head", "value", "baseline"]
 LOSS, HELD_OUT = "loss", "held_out/"
 Load = Callable[[str], Model]
-Say = Callable[[str, int], object]  # what is being done, and how many snapshots were measured
+Say = Callable[[str, int], object]  # the current work, and the number of snapshots measured
 _HEAD = re.compile(r"(?:(encoder|decoder|cross)\.)?L(\d+)\.H(\d+)")
 _KINDS = {None: (None, "self"), "encoder": ("encoder", "self"), "decoder": ("decoder", "self")}
 _KINDS["cross"] = ("decoder", "cross")
@@ -38,15 +38,15 @@ _KINDS["cross"] = ("decoder", "cross")
 
 @dataclass(frozen=True)
 class Run:
-    """One training run as it is drawn."""
+    """One training run, as figures need it."""
 
     name: str
-    table: pd.DataFrame  # COLUMNS; losses and what was measured of the whole model have neither layer nor head
-    source: str  # where the measures of heads are from
+    table: pd.DataFrame  # COLUMNS; losses and measures of the whole model have neither layer nor head
+    source: str  # where the measures of heads come from
     folder: Path
-    digest: str | None  # SHA-256 of its record, where it left one
-    boundaries: tuple[int, ...] = ()  # steps after which a phase of training ended and another began
-    left_out: Mapping[str, str] = field(default_factory=dict)  # snapshots, and why
+    digest: str | None  # SHA-256 of its record, if it left one
+    boundaries: tuple[int, ...] = ()  # steps at which one phase of training ended and another began
+    left_out: Mapping[str, str] = field(default_factory=dict)  # snapshots that were skipped, and why
 
     @property
     def looks(self) -> int:
@@ -55,14 +55,14 @@ class Run:
 
     @property
     def heads(self) -> pd.DataFrame:
-        """The rows that are about heads."""
+        """The rows about heads."""
         return self.table.loc[self.table["layer"].notna()]
 
 
 def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progress: Say | None = None) -> Run:
-    """A run's losses and the measures of its heads: those that it recorded, else those of its snapshots now.
+    """A run's losses and the measures of its heads: those it recorded, or those of its snapshots, measured now.
 
-    Nothing is written into `folder`. One that holds neither, or from which nothing can be read, is refused.
+    Nothing is written into `folder`. Raises an `InputError` if it holds neither, or if nothing can be read.
     """
     if not folder.is_dir():
         raise InputError(f'no directory "{folder}": give one that interp train wrote')
@@ -84,7 +84,7 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
                 progress(f"measuring step {int(snapshot.name):,} of {name}", count)
             try:
                 measured.append({"step": int(snapshot.name), **measures(load(str(snapshot)), seed)})
-            except InputError as error:  # one that is being written, or is damaged
+            except InputError as error:  # still being written, or damaged
                 left_out[f"{name}/steps/{snapshot.name}"] = str(error)
         source = f"measured on {len(measured)} of its snapshots, seed {seed}"
         if not measured and not lines:
@@ -123,16 +123,16 @@ def _rows(line: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def phases(folder: Path) -> tuple[int, ...]:
-    """The steps after which a phase of the run ended and another began, where its recipe says so."""
+    """The steps at which one phase of the run ended and another began, if its recipe says so."""
     try:
         plan = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))["phases"]
         return tuple(accumulate(int(phase["steps"]) for phase in plan))[:-1]
-    except (OSError, ValueError, KeyError, TypeError):  # a light line in a figure, which can do without
+    except (OSError, ValueError, KeyError, TypeError):  # only a faint line in a figure, which can do without
         return ()
 
 
 def run_of_folder(folder: Path, load: Load, *, seed: int = 0, progress: Say | None = None) -> Run:
-    """A run that the user names, as of `read_run`, which must tell of heads."""
+    """A run that the user names; like `read_run`, but it must have measures of heads."""
     run = read_run(folder, folder.resolve().name, load, seed=seed, progress=progress)
     if run.heads.empty:
         raise InputError(
@@ -142,11 +142,11 @@ def run_of_folder(folder: Path, load: Load, *, seed: int = 0, progress: Say | No
 
 
 def run_of_model(name: str, model: Model) -> Run | None:
-    """The run that trained a model, where its record of heads stands with the model's directory; None elsewhere.
+    """The run that trained a model, if its record of heads is in the model's directory; else None.
 
-    That is the record of the directory `name` itself, as `interp train` leaves it; of a snapshot, RUN/steps/001000,
-    that of RUN up to there; or `training/NAME` in a directory called NAME. One that cannot be read, or is of heads that
-    the model does not have, is none.
+    `interp train` leaves the record in the directory `name` itself. For a snapshot, RUN/steps/001000, it is RUN's
+    record up to that step. Otherwise it is `training/NAME` in a directory called NAME. A record that cannot be read, or
+    that has heads the model lacks, does not count.
     """
     name = name.removeprefix(LENS)
     if name not in OURS and not Path(name).is_dir():
@@ -157,7 +157,7 @@ def run_of_model(name: str, model: Model) -> Run | None:
         if (candidate / state.METRICS).is_file():
             try:
                 run = read_run(candidate, candidate.name, None)
-            except InputError:  # somebody else's metrics.jsonl, or one that is damaged: a report can do without
+            except InputError:  # another tool's metrics.jsonl, or a damaged one: a report can do without
                 return None
             if is_snapshot:
                 run = replace(run, table=run.table.loc[run.table["step"] <= int(folder.name)])
@@ -166,7 +166,7 @@ def run_of_model(name: str, model: Model) -> Run | None:
 
 
 def forming(run: Run, model: Model) -> pd.DataFrame:
-    """The rows of a run that are about heads, which are called as the tables of a report call the model's."""
+    """A run's rows about heads, named as in the tables of the model's report."""
     if not _fits(run, model):
         recorded, expected = (
             " and ".join(f"{counted(layers, 'layer')} of {counted(heads, 'head')}" for layers, heads in shapes.values())
@@ -176,7 +176,7 @@ def forming(run: Run, model: Model) -> pd.DataFrame:
             f"{run.folder} trained another model: its record is of {recorded}, this model is of {expected}; "
             "give the run that trained this one"
         )
-    only = Heads.kinds_of(model)[0].stack  # a record names stacks where there are several
+    only = Heads.kinds_of(model)[0].stack  # a record names stacks only if there are several
     return run.heads.assign(stack=run.heads["stack"].astype(object).fillna(only))
 
 
@@ -185,7 +185,7 @@ def _fits(run: Run, model: Model) -> bool:
 
 
 def _shapes_of(model: Model) -> dict[tuple[str, str], tuple[int, int]]:
-    """By stack, where there are several, and attention: how many layers and heads the model has."""
+    """How many layers and heads the model has, by stack (if there are several) and attention."""
     kinds = Heads.kinds_of(model)
     return {(each.stack * (len(kinds) > 1), each.attention): (each.n_layers, each.n_heads) for each in kinds}
 
@@ -200,20 +200,20 @@ def _shapes(run: Run) -> dict[tuple[str, str], tuple[int, int]]:
 
 
 CHANGING = "induction"  # the measure whose rise is the phase change (Olsson 2022)
-LEAST = 0.1  # a smaller rise is none
+LEAST = 0.1  # a smaller rise does not count
 PART = 1 / 3  # of the whole rise, at least
 TIMES = 3  # as fast as over the whole run, at least
-STRETCH = 1 / 20  # of the run, at most; or one interval between looks, where they are farther apart
-NEARLY = 0.9  # of the largest rise: the shortest stretch that holds as much is the change
-FEWEST = 4  # looks: with fewer, none can be three times as fast as all
-SHARES = ("previous-token", "induction", "antecedent")  # measures whose rises 0.1 is a measure of
+STRETCH = 1 / 20  # of the run, at most; or one interval between looks, if longer
+NEARLY = 0.9  # of the largest rise: the shortest stretch with that much is the change
+FEWEST = 4  # looks: with fewer, no rise can be three times as fast as the whole
+SHARES = ("previous-token", "induction", "antecedent")  # measures in units for which `LEAST` makes sense
 KIND = ["stack", "attention"]
 _WHOLE = ("layer", "head", "step", "half_way", "rise_from", "rise_to", "formed_at", "before")
 _NUMBERS = ("value", "baseline", "gain", "value_from", "value_to", "times")
 
 
 class Rise(NamedTuple):
-    """From where to where a curve rises abruptly, and how many times as fast as over the whole run."""
+    """Where a curve starts and stops rising abruptly, and how many times as fast as over the whole run."""
 
     rise_from: int
     rise_to: int
@@ -229,9 +229,9 @@ WHEN_COLUMNS = [*HEAD, "measure", "run", "step", "value", "baseline", "gain", "f
 def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
     """Where a curve rises abruptly, if it does.
 
-    Of all stretches from one look to a later one that are at most `STRETCH` of the run long (or one interval), the
-    shortest that holds `NEARLY` all of the largest rise in any. It is a phase change if the curve rises there by at
-    least `LEAST`, by `PART` of its whole range, and `TIMES` as fast, per step, as if it rose evenly over the whole run.
+    The candidates are stretches between looks of at most `STRETCH` of the run (or one interval). We take the shortest
+    with at least `NEARLY` of the largest rise of any. It is a phase change if the curve rises there by at least
+    `LEAST`, by `PART` of its whole range, and `TIMES` as fast per step as if it rose evenly over the whole run.
     """
     x, y = np.asarray(steps, dtype=float), np.asarray(values, dtype=float)
     if len(x) < FEWEST:
@@ -252,9 +252,9 @@ def phase_change(steps: Sequence[int], values: Sequence[float]) -> Rise | None:
 
 
 def formed_at(steps: Sequence[int], values: Sequence[float], baseline: float) -> int | None:
-    """The look from which on a curve keeps half of its last gain over a baseline; None where that is under 0.05.
+    """The look from which a curve keeps half of its last gain over a baseline; None if that gain is under 0.05.
 
-    A look at which it has half, and less later, does not count.
+    A look that has half does not count if a later one has less.
     """
     gains = np.asarray(values, dtype=float) - baseline
     if not len(gains) or gains[-1] < NOTABLE:
@@ -264,7 +264,7 @@ def formed_at(steps: Sequence[int], values: Sequence[float], baseline: float) ->
 
 
 def last_look(curve: pd.DataFrame) -> dict[str, Any]:
-    """Of one head's looks, in order: the last one's `step`, `value`, `baseline` and `gain`, and `formed_at`."""
+    """The last of one head's looks (in order): its `step`, `value`, `baseline` and `gain`; and `formed_at`."""
     end: dict[str, Any] = curve.iloc[-1].to_dict()
     baseline = 0.0 if pd.isna(end["baseline"]) else float(end["baseline"])
     row = {"step": int(end["step"]), "value": float(end["value"]), "baseline": float(end["baseline"])}
@@ -273,16 +273,16 @@ def last_look(curve: pd.DataFrame) -> dict[str, Any]:
 
 
 def best_curve(heads: pd.DataFrame) -> pd.DataFrame:
-    """Of every look the row of the head that has most; `heads` are rows of one run, kind and measure."""
+    """For each look, the row of the best head; `heads` are rows of one run, kind and measure."""
     return heads.loc[heads.groupby("step")["value"].idxmax()].sort_values("step")
 
 
 def formed(run: Run) -> pd.DataFrame:
-    """For each measure and kind of attention, the head that has most at the last look, and when it had half of that.
+    """For each measure and kind of attention, the head with the highest value at the last look, and when it had half.
 
-    `half_way` is that head's `formed_at`. `rise_from` to `times` are the phase change of whichever head is best at each
-    look, of shares that gain at least 0.05: what stays with its baseline has not formed, however it jumps. Relations,
-    and tags but one, are left out (`observe.PAGE_MEASURES`).
+    `half_way` is that head's `formed_at`. `rise_from` to `times` describe the phase change of the best head at each
+    look, for shares that gain at least 0.05: without a gain nothing has formed, however the curve jumps. Relations,
+    and all tags but one, are left out (`observe.PAGE_MEASURES`).
     """
     rows = []
     rows_drawn = run.heads.loc[run.heads["measure"].isin(PAGE_MEASURES)]
@@ -299,10 +299,10 @@ def formed(run: Run) -> pd.DataFrame:
 
 
 def when_formed(curves: pd.DataFrame) -> pd.DataFrame:
-    """When each head had formed: a row a head and measure that was looked at at least twice.
+    """When each head had formed: a row for each head and measure with at least two looks.
 
-    `value`, `baseline` and `gain` are those of the last look, at `step`. `before` is the look before `formed_at`,
-    missing where the head had it from the first look on, and so did not form while anybody looked.
+    `value`, `baseline` and `gain` are those of the last look, at `step`. `before` is the look before `formed_at`; it is
+    missing if the head had it from the first look, so that nobody saw it form.
     """
     rows = []
     for key, curve in curves.sort_values("step").groupby([*HEAD, "measure", "run"], sort=False):

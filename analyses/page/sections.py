@@ -30,7 +30,7 @@ UNUSED = "not used: it annotates nothing that is needed here, or an earlier corp
 
 @dataclass(frozen=True)
 class Span:
-    """Words that look otherwise than those around them; `to` is the id, or the page, that a link leads to."""
+    """Words that look different from those around them; `to` is the id or the page that a link leads to."""
 
     text: str
     kind: Literal["b", "em", "code", "soft", "link", "page"]
@@ -39,7 +39,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Tokens:
-    """A prompt token by token, each with whether it is marked."""
+    """A prompt as tokens, some of them marked."""
 
     tokens: Sequence[tuple[str, bool]]
 
@@ -57,16 +57,16 @@ def _span(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
 bold = _span("b")  # what a reader's eye should find
 emphasis = _span("em")  # a word that names what follows
 code = _span("code")  # a command, a file or a hash
-soft = _span("soft")  # what may be passed over
+soft = _span("soft")  # what a reader may skip
 
 
 def link(text: object, to: str) -> Span:
-    """Leads to what has the id `to` on the same page."""
+    """A link to the element with the id `to` on the same page."""
     return Span(str(text), "link", to)
 
 
 def page_link(path: str) -> Span:
-    """Leads to a page below the directory of this one.
+    """A link to a page below this page's directory.
 
     Raises:
         InputError: it is no path of a page there.
@@ -78,7 +78,7 @@ def page_link(path: str) -> Span:
 
 
 def joined(parts: Sequence[Text], separator: str = ", ") -> list[Piece]:
-    """Several texts in one, with something between them."""
+    """Join several texts with a separator."""
     pieces: list[Piece] = []
     for part in parts:
         pieces += [separator] if pieces else []
@@ -87,7 +87,7 @@ def joined(parts: Sequence[Text], separator: str = ", ") -> list[Piece]:
 
 
 def plain(text: Text) -> str:
-    """A text's words alone, as a terminal or a record has them."""
+    """A text's words alone, for a terminal or a record."""
     match text:
         case str():
             return text
@@ -100,7 +100,7 @@ def plain(text: Text) -> str:
 
 @dataclass(frozen=True)
 class Paragraph:
-    """A soft remark, or a caveat that makes numbers less than they look."""
+    """A soft remark, or a caveat that limits what numbers mean."""
 
     text: Text
     kind: Literal["soft", "caveat"]
@@ -118,14 +118,14 @@ def caveat(*text: Piece) -> Paragraph:
 
 @dataclass(frozen=True)
 class Bullets:
-    """A list, a text an item."""
+    """A list with one text per item."""
 
     items: Sequence[Text]
 
 
 @dataclass(frozen=True)
 class Definitions:
-    """Terms and what they mean; `kind` facts sets them in two columns, measures lead to terms."""
+    """Terms and their meanings; the `kind` "facts" is set in two columns, and measures on the page link to "terms"."""
 
     terms: Terms
     kind: Literal["plain", "facts", "terms"] = "plain"
@@ -135,8 +135,8 @@ class Definitions:
 class Table:
     """A table of texts.
 
-    `align` has a letter a column: `l`, `r` (numbers) or `w` (may be wrapped); all are `l` by default. A row that is a
-    string is a heading over the rows below it.
+    `align` has a letter per column: `l`, `r` (numbers) or `w` (may wrap); the default is `l` throughout. A row that is
+    a string is a heading over the rows below it.
     """
 
     columns: Sequence[str]
@@ -147,7 +147,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure, written as `figures/NAME.svg` and `.png`. `alt` describes it to a reader who cannot see it."""
+    """A figure, saved as `figures/NAME.svg` and `.png`. `alt` describes it to a reader who cannot see it."""
 
     name: str
     figure: matplotlib.figure.Figure
@@ -156,25 +156,25 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """What the figure itself says above its panels."""
+        """The figure's own title, above its panels."""
         return self.figure.get_suptitle().replace("\n", " ")
 
 
 def drawing(name: str, figure: matplotlib.figure.Figure) -> Figure:
-    """A figure with the caption and the description that it brings (`analyses.figures.style.Drawn`)."""
+    """A figure with its own caption and description (`analyses.figures.style.Drawn`)."""
     return Figure(name, figure, getattr(figure, "caption", ""), getattr(figure, "alt", ""))
 
 
 @dataclass(frozen=True)
 class Bars:
-    """What a model answers: a label a row, and its answers with their probabilities and whether they are right."""
+    """A model's answers: per row a label, then each answer with its probability and whether it is right."""
 
     rows: Sequence[tuple[Text, Sequence[tuple[str, float, bool]]]]
 
 
 @dataclass(frozen=True)
 class Details:
-    """Blocks that open when their title is clicked on; paper shows them where they are `printed`."""
+    """Blocks that open when their title is clicked; on paper they appear if `printed`."""
 
     title: str
     blocks: "Sequence[Block]"
@@ -184,7 +184,7 @@ class Details:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its blocks; links lead to its `id`. A section within another has a smaller heading."""
+    """A heading and its blocks; links lead to its `id`. A nested section has a smaller heading."""
 
     title: str
     blocks: "Sequence[Block]"
@@ -193,7 +193,7 @@ class Section:
 
 @runtime_checkable
 class Templated(Protocol):
-    """A block of another kind, which brings a template of its name; links lead to its `ids` of heads."""
+    """A block that brings its own template, named after its class; links lead to its `ids` of heads."""
 
     @property
     def ids(self) -> Sequence[str]: ...  # noqa: D102
@@ -223,7 +223,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """A corpus of the user's, or one that was read: what for, in words, and what else run.json says of it."""
+    """A corpus of the user's, or one that was read; its purpose in words, and further facts for run.json."""
 
     corpus: Corpus
     purpose: str
@@ -232,26 +232,26 @@ class Source:
 
 @dataclass(frozen=True)
 class Page:
-    """What a command found: everything in its directory but for what `analyses.report` records of every run."""
+    """A command's results: its whole directory, except for what `analyses.report` records of every run."""
 
     title: str  # a question
     summary: Sequence[Block]  # under "In short"
-    sections: Sequence[Section]  # in order; how it was made comes after them
-    lead: Sequence[Block] = ()  # under the title, after what the models are
-    overview: Sequence[Block] = ()  # under the title, before what the models are
+    sections: Sequence[Section]  # in order; "How this was made" follows them
+    lead: Sequence[Block] = ()  # under the title, after the description of the models
+    overview: Sequence[Block] = ()  # under the title, before the description of the models
     corpora: Sequence[Source] = ()
-    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, what else run.json says of one
-    method: Terms = ()  # lines of how it was made, between those of the corpora and of the seed
-    definitions: Terms = ()  # below how it was made
-    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # figures are those in the sections
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, further facts for run.json
+    method: Terms = ()  # lines of "How this was made", between corpora and seed
+    definitions: Terms = ()  # below "How this was made"
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # figures are in the sections
     facts: Mapping[str, Any] = field(default_factory=dict)  # for `run.json`
-    unfinished: str = ""  # what is still being measured, of a page that is shown before the whole one
+    unfinished: str = ""  # what is still being measured, if the page is shown early
 
 
 def counts_table(
     counts: Sequence[Mapping[str, int]], titles: Sequence[str], always: Collection[str] = ()
 ) -> list[Table]:
-    """What was read and left out: a row a count, a column a reading; no table where there is nothing to show."""
+    """What was read and left out, one row per count, one column per reading; no table if there is nothing to show."""
     names = dict.fromkeys(name for each in counts for name in each)
     rows = [(name, [each.get(name) for each in counts]) for name in names]
     cells = [[name, *map(number, values)] for name, values in rows if any(values) or name in always]
@@ -300,7 +300,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
 
 
 class Column(NamedTuple):
-    """A column on a page: its title, which `FORMATS` writes a cell from which columns, and what it means."""
+    """A column on a page: its title, the cell format (in `FORMATS`) and its source columns, and its meaning."""
 
     title: str
     format: str
@@ -313,20 +313,20 @@ class Column(NamedTuple):
 
 
 class Schema(NamedTuple):
-    """A table: the columns that identify a row, and those that are shown, by name."""
+    """A table: the columns that identify a row, and the columns that can be shown, by name."""
 
     key: Sequence[str]
     columns: Mapping[str, Column]
 
     def page(self, rows: Sequence[Cells], names: str, caption: str = "") -> Table:
-        """Some rows as a page has them, in the columns of these names (apart by spaces)."""
+        """Rows as a page's table, with the columns in `names` (separated by spaces)."""
         columns = [self.columns[name] for name in names.split()]
         cells = [[column.show(row) for column in columns] for row in rows]
         align = "".join(FORMATS[column.format][0] for column in columns)
         return Table([column.title for column in columns], cells, align, caption)
 
     def terminal(self, rows: Sequence[Cells], names: str, extra: Sequence[str] = ()) -> Iterator[str]:
-        """Some rows as lines, in some columns and `extra` ones that tell the rows apart."""
+        """Rows as lines of text, with the columns in `names` and `extra` ones that tell the rows apart."""
         columns = [*(self.columns[name] for name in names.split()), *(Column(name, "text", [name]) for name in extra)]
         cells = [[column.title for column in columns]]
         cells += [[_shortened(plain(column.show(row))) for column in columns] for row in rows]

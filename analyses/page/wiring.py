@@ -1,4 +1,4 @@
-"""How is a circuit drawn? Its nodes in layers upwards, and its edges as lines from what writes to what reads."""
+"""How is a circuit drawn? Its nodes in layers from the bottom up, and its edges as lines from writer to reader."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 from analyses.wording.formats import number
 from analyses.wording.head_names import head_name
 
-MOST = 60  # edges that are drawn
+MOST = 60  # edges that are drawn, at most
 _READS = {"q": " query", "k": " key", "v": " value"}
 _NODE = re.compile(r"(?:(encoder|decoder)\.)?(?:(cross)\.)?(?:(\d+)\.(\d+)(?:\.([qkv]))?|mlp\.(\d+)|(\w+))")
-_GAP, _RISE, _HIGH, _LEFT = 14, 62, 26, 70  # pixels: between boxes, from row to row, of a box, of the names of rows
+_GAP, _RISE, _HIGH, _LEFT = 14, 62, 26, 70  # pixels: between boxes, between rows, a box's height, width of row names
 _THIN, _THICK = 1.0, 6.0  # pixels of a line
-_BEND, _BOW = 30, 120  # how far lines begin straight, and how far aside they go
+_BEND, _BOW = 30, 120  # pixels: how far lines begin straight, and their largest detour
 
 
 class Box(NamedTuple):
-    """A node as it is drawn: its text, its name, its place, and the id that it leads to."""
+    """A drawn node: its text, its name, its place, and the id that it links to."""
 
     text: str
     name: str
@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
 
 class Line(NamedTuple):
-    """An edge: the path that is drawn, how thick, whether it helps, and what it is in words."""
+    """A drawn edge: its path and width, whether it helps, and its name in words."""
 
     path: str
     width: float
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Wiring:
-    """A drawn circuit; `rows` say of each node in words what it reads and writes, where no card does, by their ids."""
+    """A drawn circuit; `rows` (id, name, text) say what each node reads and writes, for pages without cards."""
 
     width: int
     height: int
@@ -51,12 +51,12 @@ class Wiring:
 
     @property
     def ids(self) -> list[str]:
-        """Those of its own rows."""
+        """The ids of its own rows."""
         return [id for id, *_ in self.rows]
 
 
 def node_name(node: str) -> str:
-    """A node, or what it reads for, in words: `L0.H3`, `L0.H3 query`, `feed-forward 2`, `embedding`, `cross.L0.H3`."""
+    """A node or one of its inputs in words: `L0.H3`, `L0.H3 query`, `feed-forward 2`, `embedding`, `cross.L0.H3`."""
     stack, cross, layer, head, part, feed, other = _parts(node)
     if layer:
         return f"{cross or stack}." * bool(stack) + head_name(int(layer), int(head)) + _READS.get(part, "")
@@ -64,15 +64,15 @@ def node_name(node: str) -> str:
 
 
 def edge_name(edge: Mapping[str, Any]) -> str:
-    """A row of a table of edges, or of nodes, in words."""
+    """A row of a table of edges or nodes in words."""
     receiver = f" → {node_name(edge['receiver'])}" if "receiver" in edge else ""
     return node_name(edge["sender"]) + receiver + (f" at {edge['position']}" if "position" in edge else "")
 
 
 def wiring(edges: Sequence[Mapping[str, Any]], caption: str, *, with_rows: bool) -> Wiring:
-    """The drawing of the first `MOST` rows of a table of edges or nodes, `sender`, `receiver` and `score`.
+    """Draw the first `MOST` rows of a table of edges or nodes (`sender`, `receiver`, `score`).
 
-    A box leads to its row, or without rows a head's to its card.
+    Boxes link to their rows; without rows, a head's box links to its card.
     """
     drawn, boxes, layers = edges[:MOST], dict[str, Box](), dict[float, str]()
     names = sorted({name for edge in drawn for name in (edge["sender"], _reader(edge)) if name}, key=_place)
@@ -98,11 +98,11 @@ def wiring(edges: Sequence[Mapping[str, Any]], caption: str, *, with_rows: bool)
 
 
 def _line(edge: Mapping[str, Any], boxes: Mapping[str, Box], strongest: float) -> Line:
-    """From the top of the box that writes to the bottom of that which reads: its query left, its value right."""
+    """A curve from the top of the writing box to the bottom of the reading box: query left, key middle, value right."""
     start, end = boxes[edge["sender"]], boxes[_reader(edge)]
     to_x = end.x + end.width * {"q": 0.2, "k": 0.5, "v": 0.8}.get(_parts(edge["receiver"])[4], 0.5)
     aside = to_x - start.x - start.width / 2
-    rows = (start.y - end.y - _HIGH) // _RISE  # that it passes, whose boxes it goes round
+    rows = (start.y - end.y - _HIGH) // _RISE  # passed on the way; the line goes round their boxes
     bow = min(_BOW, 18 * rows) if abs(aside) < _BEND else 0
     x = start.x + start.width * (0.5 if abs(aside) < _BEND or not rows else 0.1 if aside < 0 else 0.9)
     path = f"M{x:.1f} {start.y}C{x + bow:.1f} {start.y - _BEND} "
@@ -112,7 +112,7 @@ def _line(edge: Mapping[str, Any], boxes: Mapping[str, Box], strongest: float) -
 
 
 def _sentence(node: str, edges: Sequence[Mapping[str, Any]]) -> str:
-    """What a node reads and what reads it; its score where that is of nodes."""
+    """What a node reads and what reads it, with scores."""
     ways = {"reads": [e for e in edges if _reader(e) == node], "writes": [e for e in edges if e["sender"] == node]}
     lists = {
         verb: ", ".join(f"{edge_name(e)} ({number(e['score'], sign=True)})" for e in rows)
@@ -128,12 +128,12 @@ def _parts(node: str) -> tuple[str, ...]:
 
 
 def _reader(edge: Mapping[str, Any]) -> str:
-    """The node that reads: a head, whatever it reads for."""
+    """The node that reads: the head, without `.q`, `.k` or `.v`."""
     return re.sub(r"\.[qkv]$", "", edge.get("receiver", ""))
 
 
 def _place(node: str) -> tuple[str, float, bool, bool, int]:
-    """How far up a node stands: the stack, the layer, and there heads first and feed-forwards last; and the head."""
+    """A node's sort key from the bottom up: stack, layer, self- before cross-attention, heads before MLPs; its head."""
     stack, cross, layer, head, _, feed, other = _parts(node)
     last = other == "logits"
     return (

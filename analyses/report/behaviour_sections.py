@@ -1,6 +1,6 @@
-"""What do attention and patches show of every behaviour, and what does a page say of it?
+"""What do attention and patches show about every behaviour, and what does a page say about it?
 
-Patches read no corpus, and what reads a corpus patches nothing: other processes patch while this one reads.
+Patching reads no corpus and reading patches nothing, so other processes patch while this one reads.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -44,12 +44,12 @@ _COLUMNS = "head measure value baseline baseline_name gain interval n q without 
 
 @dataclass(frozen=True)
 class Result:
-    """One behaviour in one kind of attention, measured and tested; or why it was not measured (`left_out`)."""
+    """One behaviour in one kind of attention, measured and tested, or the reason it was not measured (`left_out`)."""
 
     behaviour: Behaviour
     kind: Heads
     corpus: Corpus
-    generated: bool  # no corpus of the user annotates it, so it was measured on generated tales
+    generated: bool  # the user's corpora do not annotate it, so we measured it on generated tales
     measured: Measured
     tested: Effects
     left_out: str | None = None
@@ -57,29 +57,29 @@ class Result:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What was read and what was left out, in measuring and in the causal test."""
+        """What measuring and the causal test read and left out."""
         left_out = {f"pairs left out of {task['task']}": task.get("left_out") for task in self.tested.tasks}
         return {**self.measured.counts, **{name: count for name, count in left_out.items() if count}}
 
     @property
     def readable(self) -> bool:
-        """Whether its corpus annotates what it needs."""
+        """Whether its corpus has the annotations it needs."""
         return self.behaviour.needs <= self.corpus.annotates
 
     @cached_property
     def figures(self) -> list[doc.Figure]:
-        """Grids of the measures that lead its page, as far as any head shows them."""
+        """Grids of the behaviour's leading measures, if any head shows them."""
         measures = leading(self.behaviour, set(notable(self.measured.heads)["measure"]))
         grids = head_grids(self.behaviour.name, self.measured.heads, measures, self.behaviour)
         return [doc.drawing(name, draw()) for name, draw in grids]
 
     def name(self, by_kind: bool) -> str:
-        """The heading; it says in which attention where a model has several kinds."""
+        """The heading, which names the kind of attention if the model has several."""
         return self.behaviour.title + (f" in {self.kind.title}" if by_kind else "")
 
 
 class _Sums(NamedTuple):
-    """What one behaviour's measures added up to, or why there was nothing; and the same by norm where it is known."""
+    """The totals of a behaviour's measures, or why there are none; also the totals by norm, if known."""
 
     behaviour: Behaviour
     kind: Heads
@@ -91,12 +91,12 @@ class _Sums(NamedTuple):
 def measure(
     run: Run, model: Model, behaviours: Mapping[str, Behaviour], corpora: Sequence[Corpus], pairs: int | None
 ) -> list[Result]:
-    """Every behaviour on its corpus, each corpus read once for each kind of attention."""
+    """Measure every behaviour on its corpus, reading each corpus once for each kind of attention."""
     kinds, needs = Heads.kinds_of(model), {name: behaviour.needs for name, behaviour in behaviours.items()}
     results: dict[tuple[str, Heads], Result] = {}
     left_out = unserved(needs, corpora)
     for name, why in left_out.items():
-        if len(left_out) < len(needs):  # else it is what the command ends with
+        if len(left_out) < len(needs):  # otherwise the command itself fails with these reasons
             run.say(f"{name} is left out: {why}\n", 0)
         for kind in (kind for kind in kinds if name in behaviours_for(kind, behaviours)):
             results[name, kind] = _not_measured(behaviours[name], kind, corpora[0], why=why)
@@ -136,7 +136,7 @@ def measure(
 
 
 def corrected(results: Sequence[Result]) -> list[Result]:
-    """The results with `q` over everything that the tables of heads and of effects test, all behaviours together."""
+    """The results with `q` corrected over all tests in the tables of heads and of effects, across behaviours."""
     heads = with_q([result.measured.heads for result in results])
     effects = with_q([result.tested.table for result in results])
     return [
@@ -146,7 +146,7 @@ def corrected(results: Sequence[Result]) -> list[Result]:
 
 
 def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
-    """What was measured and tested, by the names of a report's tables."""
+    """The measurements and tests of all results, keyed by a report's table names."""
     measured, tested = [result.measured for result in results], [result.tested.table for result in results]
     tasks = [task for result in results for task in result.tested.tasks]
     rows = {"heads": [each.heads for each in measured], "effects": tested}
@@ -160,7 +160,7 @@ def tables(results: Sequence[Result]) -> dict[str, pd.DataFrame]:
 
 
 def with_rules(results: Sequence[Result]) -> list[Result]:
-    """The results; those that are compared with rules have their rows of `tables/rules` at hand."""
+    """The results, with the rows of `tables/rules` computed for those that are compared with rules."""
     compared = [each for each in results if each.collected and each.collected.rules]
     rules = zip(map(id, compared), all_of([each.measured.followed for each in compared]), strict=True)
     followed = {of: partial(_rules_table, rows) for of, rows in rules}
@@ -173,7 +173,7 @@ def with_rules(results: Sequence[Result]) -> list[Result]:
     return complete
 
 
-def _rules_table(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # a report has one seed
+def _rules_table(table: pd.DataFrame, *, seed: int = 0) -> pd.DataFrame:  # seed unused: a report has one
     return table
 
 
@@ -182,7 +182,7 @@ def _can_be_patched(model: Model) -> bool:
 
 
 def _effects(model: Model, behaviour: Behaviour, patched: Sequence[Patched], pairs: int | None, seed: int) -> Effects:
-    """Those of our tasks that were patched already, or what a behaviour of the user's own says."""
+    """The effects of patching: our tasks' if they were patched, else those of the user's own behaviour."""
     if len(model.config.stacks) > 1:
         return no_effects(behaviour.name, _TWO_STACKS)
     if behaviour.effects is None:
@@ -203,7 +203,7 @@ def _gather(run: Run, model: Model, source: Serving, kind: Heads, behaviours: Se
 
 
 def _table(sums: _Sums, seed: int) -> Measured | str:
-    """What it says of every head, or why nothing; without what follows of it, which no process can copy to another."""
+    """What the totals say of every head, or why nothing; without `rules`, which cannot be sent between processes."""
     try:
         if isinstance(sums.totals, InputError):
             raise sums.totals
@@ -226,9 +226,9 @@ def _not_measured(behaviour: Behaviour, kind: Heads, corpus: Corpus, stands_in: 
 
 
 def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None) -> Part:
-    """A line in short and a section, which name the kind of attention where a model has several (`by_kind`).
+    """A summary line and a section; both name the kind of attention if a model has several (`by_kind`).
 
-    `evidence` are the rows of `tables/evidence`, where labels were asked for.
+    `evidence` holds the rows of `tables/evidence` if labels were requested.
     """
     name, described, measured, tested = result.name(by_kind), result.behaviour.described, result.measured, result.tested
     id = "-".join([result.behaviour.name, *([result.kind.stack, result.kind.attention] if by_kind else [])])
@@ -259,16 +259,16 @@ def section(result: Result, by_kind: bool, evidence: pd.DataFrame | None = None)
 
 
 def leading(behaviour: Behaviour, shown: Collection[str]) -> list[str]:
-    """Those `shown` of the measures that lead its page, without what only narrows another: `antecedent:named`."""
+    """The `shown` headline measures, without those that only narrow another one, such as `antecedent:named`."""
     return [name for name in behaviour.headline if name in shown and name.rpartition(":")[0] not in shown]
 
 
 def head_grids(
     name: str, heads: pd.DataFrame, measures: Sequence[str], behaviour: Behaviour | None = None
 ) -> Iterator[tuple[str, Callable[..., Figure]]]:
-    """By name, what draws a grid of all heads for each unit in which more is better, so that each has one scale.
+    """Functions that draw a grid of all heads, by name: one for each ranked unit, so that each grid has one scale.
 
-    Panels are titled in the words of the `behaviour`, its figures by its questions.
+    The `behaviour` supplies the words of panel titles and the questions in figure titles.
     """
     units = dict(zip(heads["measure"], heads["unit"], strict=True))
     present = [measure for measure in measures if measure in units and UNITS[units[measure]].ranked]
@@ -276,7 +276,7 @@ def head_grids(
     words = {measure: worded(measure, vocabularies).short for measure in present}
     for unit in dict.fromkeys(units[measure] for measure in present):
         group = [measure for measure in present if units[measure] == unit]
-        rows = heads.replace({"measure": words})  # all of them: what a head shows may rest on another measure
+        rows = heads.replace({"measure": words})  # all rows: whether a head shows one measure may depend on another
         title = behaviour.grids.get(unit, "?") if behaviour else "?"
         draw = partial(head_grid, rows, [words[each] for each in group], title=title, quantity=UNITS[unit].drawn)
         yield f"{name}-heads" + f"-{unit}" * (unit != "share"), draw
@@ -303,9 +303,9 @@ def _headline(rows: pd.DataFrame, headline: Sequence[str]) -> pd.DataFrame:
 
 
 def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float] | None = None) -> list[Text]:
-    """For each headline measure that any head shows, the best head and how many others.
+    """For each headline measure that any head shows, the best head and how many others show it.
 
-    `bars` are by measure what untrained heads do not gain; None where there are no labels.
+    `bars` gives, by measure, the gain that no untrained head exceeds; None if there are no labels.
     """
     heads, rows, words = measured.heads, notable(measured.heads), vocabulary({behaviour.name: behaviour})
     n_heads, compared = len(heads[HEAD].drop_duplicates()), beside_rules(measured)
@@ -313,7 +313,7 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
 
     def clause(row: Mapping[str, Any]) -> str:
         head, said = head_name(row["layer"], row["head"]), worded(str(row["measure"]), words)
-        rule = rules.get(tuple(row[column] for column in _CELL), {"rival": OTHERS})  # as the head's card says it
+        rule = rules.get(tuple(row[column] for column in _CELL), {"rival": OTHERS})  # as on the head's card
         return attention_clause(row, head, said) if rule["rival"] == OTHERS else choice_clause(rule, head, said)
 
     lines: list[Text] = []
@@ -332,7 +332,7 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
     if not lines:
         closest = best(heads.loc[heads["unit"] == "share"], behaviour.headline, 1).to_dict("records")
         return [" The closest: ".join(["No head stands out.", *(f"{clause(row)}." for row in closest)])]
-    for of_tags, group in compared.groupby(compared["rival"] == OTHERS):  # whether they stand where rules are wrong
+    for of_tags, group in compared.groupby(compared["rival"] == OTHERS):  # tags and rules are counted apart
         kind, verdicts = ("tag" if of_tags else "rule"), [*group["verdict"]]
         counts = {says: verdicts.count(verdict) for verdict, says in WORDS[f"{kind}_counts"].items()}
         parts = [f"{says} in {number(count)}" for says, count in counts.items() if count]
@@ -341,7 +341,7 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
 
 
 def beside_rules(measured: Measured) -> pd.DataFrame:
-    """Rows of `tables/rules` of the heads that beat every fixed offset, the best on the half that chooses first."""
+    """Rows of `tables/rules` for heads that beat every fixed offset, best on the choosing half first."""
     rules = measured.rules
     if rules.empty:
         return rules.reindex(columns=RULE_COLUMNS)
@@ -350,7 +350,7 @@ def beside_rules(measured: Measured) -> pd.DataFrame:
 
 
 def cause(tested: Effects) -> list[Text]:
-    """What the causal tests showed, a sentence or two each."""
+    """What the causal tests showed, in a sentence or two for each task."""
     if tested.left_out:
         return [tested.left_out]
     return [task_sentence(task, _carriers(task, tested)) for task in tested.tasks] or ["No task was run."]
@@ -361,7 +361,7 @@ def _carriers(task: Mapping[str, Any], tested: Effects) -> list[dict[Any, Any]]:
 
 
 def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
-    """For each unit, the heads with the largest gains in the headline measures, findings or not."""
+    """For each unit, the heads with the largest gains in the headline measures, whether or not they are findings."""
     no_sink = heads.loc[heads["sink"] == "removed", [*_CELL, "value"]].rename(columns={"value": "without"})
     rows = _headline(heads, headline).merge(no_sink, on=_CELL, how="left")
     tops = [(UNITS[unit].title, rows.loc[rows["unit"] == unit].nlargest(_ROWS, "gain")) for unit in RANKED]
@@ -374,7 +374,7 @@ def strongest(heads: pd.DataFrame, headline: Sequence[str]) -> list[doc.Table]:
 
 
 def _numbers(result: Result) -> list[doc.Table]:
-    """The largest gains, what simple rules reach, heads beside rules, and the heads that answers need."""
+    """Tables of the largest gains, the baselines, heads beside rules, and the heads that answers need."""
     headline, baselines = result.behaviour.headline, result.measured.baselines
     tables = strongest(result.measured.heads, headline)
     if len(baselines) and len(baselines := _headline(baselines, headline)):

@@ -1,9 +1,9 @@
-"""What leaves a directory? A function a command: it says what is measured, and the scaffold writes it.
+"""What leaves a directory? One function per command: it says what to measure, and the scaffold writes the result.
 
-All take `out`, the output directory, left as it was when anything fails; `seed`, of everything random; `command`, what
-the user typed, and `name`, the model's, for the record; `progress`, called with what is being done and how often it
-was; and `cluster`, an executor that does the long work, such as Dask's. All return where the directory lies, and raise
-an `InputError` for one that cannot be used.
+All take `out`, the output directory, which stays as it was if anything fails; `seed`, for everything random;
+`command`, as the user typed it, and `name`, the model's, for the record; `progress`, called with the current stage and
+a count; and `cluster`, an executor for long work, such as Dask's. All return the directory's path. They raise an
+`InputError` if the directory cannot be used.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -36,11 +36,11 @@ Command = Literal["word-sense", "next-word", "position"]
 
 
 class Written(NamedTuple):
-    """Where the directory lies, how estimates agreed with exact effects, and whether the model does the task."""
+    """The output directory, how estimates agree with exact effects, and whether the model does the task."""
 
     folder: Path
-    correlations: pd.DataFrame | None  # where estimates were asked for
-    answers: patching.Answers | None  # where the pairs bring answers
+    correlations: pd.DataFrame | None  # if estimates were requested
+    answers: patching.Answers | None  # if the pairs come with answers
 
 
 def probe(
@@ -52,7 +52,7 @@ def probe(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """Probe every layer and head. Arguments, and what is raised, as of `analyses.probe.section`."""
+    """Probe every layer and head. Arguments and errors are those of `analyses.probe.section`."""
 
     def measure(run: Run) -> Page:
         run.say.plan([CHOOSING, FITTING, WRITING])
@@ -85,7 +85,7 @@ def experiments(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """Run the articles' small experiments, those of some `commands` or all."""
+    """Run the articles' small experiments: those of the given `commands`, or all."""
     for command in commands or ():
         one_of("commands", command, Command)
     names = [key for key, each in experimenting.EXPERIMENTS.items() if commands is None or each.command in commands]
@@ -109,7 +109,7 @@ def compare(
     behaviours: Collection[str] | None = None,
     **record: Unpack[Record],
 ) -> Path:
-    """Compare models. Arguments, and what is raised, as of `analyses.compare.compare`."""
+    """Compare models. Arguments and errors are those of `analyses.compare.compare`."""
 
     def measure(run: Run) -> Page:
         comparison = comparing.compare(models, corpora, behaviours=behaviours, seed=run.seed, progress=run.say)
@@ -132,7 +132,7 @@ def patch(
     cluster: Executor | None = None,
     **options: Any,
 ) -> Written:
-    """Patch one site. `options`, and what is raised, as of `analyses.patch.find`."""
+    """Patch one site. `options` and errors are those of `analyses.patch.find`."""
     found: list[Any] = []
 
     def measure(run: Run) -> Page:
@@ -162,10 +162,10 @@ def circuit(
     source: Path | None = None,
     **reading: Any,
 ) -> Path:
-    """Find the circuit of a table of prompts, or of one of our tasks by its name (`analyses.circuit.TASKS`).
+    """Find the circuit of a table of prompts, or of one of our tasks by name (`analyses.circuit.TASKS`).
 
-    Arguments, and what is raised, as of `analyses.circuit.find`; `source` is the file that prompts come from, `reading`
-    as of `analyses.patch.make_pairs`, or of `analyses.circuit.task_prompts`.
+    Arguments and errors are those of `analyses.circuit.find`. `source` is the file of the prompts. `reading` goes to
+    `analyses.patch.make_pairs` or `analyses.circuit.task_prompts`.
     """
 
     def measure(run: Run) -> Page:
@@ -194,9 +194,9 @@ def suite(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """What the model knows of a suite, and which heads carry it. Arguments, and what is raised, as of `suites.find`.
+    """Test what the model knows of a suite, and which heads carry it. Arguments and errors are those of `suites.find`.
 
-    `corpora` are the texts whose n-grams are rivals.
+    `corpora` are the texts for the n-gram baselines.
     """
 
     def measure(run: Run) -> Page:
@@ -209,9 +209,9 @@ def suite(
 
 
 def over_training(folders: Sequence[Path], out: str | Path, load: Load, **record: Unpack[Record]) -> Path:
-    """Read the training runs that `interp train` wrote in `folders` and set them side by side.
+    """Compare the training runs that `interp train` wrote in `folders`.
 
-    `load` opens a snapshot, where a run did not record what its heads did. What is raised is as of `read_run`.
+    `load` opens a snapshot if a run did not record what its heads did. Errors are those of `read_run`.
     """
     names = comparing.names([*map(str, folders)]) if len(folders) > 1 else [folders[0].resolve().name]
 

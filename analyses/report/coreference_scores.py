@@ -1,6 +1,6 @@
 """What do heads reach on GAP, WinoBias and Winogender by the score of each corpus's own paper?
 
-In all three a pronoun stands beside two names: a head chooses the name that the pronoun attends to more, and two rules
+In all three a pronoun comes with two names. A head chooses the name that the pronoun attends to more, and two rules
 choose through the same scorer. `analyses.coreference` leaves out names that a model cannot see; here, as in the papers,
 they are misses, and `coverage` counts them.
 """
@@ -33,28 +33,27 @@ from interp.statistics import estimate
 COLUMNS: list[str] = DECLARED["tables"]["coreference_scores"].split()
 RULES = ("nearest", "first")
 WHOLE, REPORTING = "all", "reporting"
-_NEITHER = -1  # the choice where neither name gets more attention
+_NEITHER = -1  # the choice if the pronoun attends to neither name more
 _FORMS = {MASCULINE: "he", FEMININE: "she", PLURAL: "they"}
 
 
 class Score(NamedTuple):
-    """One figure of a paper: a mean over pronouns of one condition ("" for all), or something of two such means."""
+    """One score of a paper: a mean over the pronouns of one condition ("" for all), or a statistic of two means."""
 
     name: str
     condition: str
     kind: str  # F1, accuracy, occupation; ratio, difference: of the two `conditions`; pearson, spearman
     conditions: Sequence[str] = ("", "")
-    choosing: str = ""  # the condition on which its head is chosen
+    choosing: str = ""  # the condition that chooses its head
 
 
 @dataclass(frozen=True)
 class CoreferenceScores:
     """The rows of `tables/coreference_scores`, and what was read and left out.
 
-    A row is a score of a head or a rule, on all documents or on the half that reports. The other half chooses the head
-    and the `rule` with the highest F1 (GAP) or accuracy (of a type, WinoBias). `gain` is the value less the rule's,
-    where the score is a mean; `coverage` the share of the names that the pronoun can see. Intervals are at 95%, over
-    clusters of items.
+    A row is a score of one head or rule, on all documents or on the reporting half. The other half chooses the head and
+    the `rule` with the highest F1 (GAP) or accuracy (per type, WinoBias). If the score is a mean, `gain` is the value
+    less the rule's. `coverage` is the share of names that the pronoun can see. Intervals (95%) are over item clusters.
     """
 
     table: pd.DataFrame
@@ -69,7 +68,7 @@ PAPERS: Mapping[str, Any] = DECLARED["papers"]
 def coreference_scores(
     model: Model, corpus: Corpus, *, heads: Heads | None = None, seed: int = 0, progress: lots.Progress | None = None
 ) -> CoreferenceScores:
-    """Score every head, and two rules, as the corpus's own paper does; `docs/measures` has the definitions."""
+    """Score every head and two rules as the corpus's own paper does. `docs/measures` has the definitions."""
     if corpus.kind not in PAPERS:
         titles = ", ".join(paper["title"] for paper in PAPERS.values())
         raise InputError(f"{corpus.name}: expected {titles}; other corpora have `analyses.coreference.measure`")
@@ -84,7 +83,7 @@ def coreference_scores(
     if not rows:
         raise InputError(f"{corpus.name}: expected texts with a pronoun and two names, got none that the model reads")
     choices = _Choices(*map(np.array, zip(*rows, strict=True)))
-    women: Mapping[str, float] = {}  # the share of women by occupation, from the file beside the sentences
+    women: Mapping[str, float] = {}  # by occupation, from the file beside the sentences
     if corpus.kind == "winogender":
         file = corpus.files[0].with_name(STATISTICS) if corpus.files else None
         women = share_of_women(file) if file is not None and file.is_file() else {}
@@ -97,7 +96,7 @@ def coreference_scores(
 def _choose(
     model: Model, heads: Heads, kind: str, texts: Sequence[AnnotatedText]
 ) -> tuple[Counter[str], Counter[str], list[list[Any]]]:
-    """What was read of some texts, what was left out, and the choices item by item."""
+    """What was read of some texts, what was left out, and the choices, one row per item."""
     counts, reading = Counter[str](), Reading(model, texts, heads=heads, few_rows=True)
     batches = [choices for batch in reading if (choices := _choices(batch, kind, heads.causal, counts))]
     columns = [np.concatenate(parts).tolist() for parts in zip(*batches, strict=True)]
@@ -105,13 +104,13 @@ def _choose(
 
 
 class _Choices(NamedTuple):
-    """Pronouns beside two names, and what every head, then every rule, chooses for each: name 0, 1, or neither."""
+    """Pronouns with two names, and what every head, then every rule, chooses for each: name 0, name 1 or neither."""
 
     pronoun: np.ndarray  # item: index among the words of its text
     names: np.ndarray  # item name: indices of their head words, in the order of the text
-    correct: np.ndarray  # item name: whether the pronoun stands for it; neither may be right (GAP)
+    correct: np.ndarray  # item name: whether the pronoun refers to it; both may be wrong (GAP)
     occupation: np.ndarray  # item: which of the names, 0 or 1, is the occupation (Winogender)
-    cluster: np.ndarray  # item: those of one are not independent: a page, a pair of occupations, an occupation
+    cluster: np.ndarray  # item: dependent items share one: a page, a pair of occupations, or an occupation
     conditions: np.ndarray  # item: a set
     visible: np.ndarray  # item name
     choice: np.ndarray  # item resolver
@@ -124,7 +123,7 @@ class _Choices(NamedTuple):
         return np.array([group_of(str(cluster)) for cluster in self.cluster], dtype=int)
 
     def meets(self, condition: str) -> np.ndarray:
-        """Which items meet a condition: all that it names between commas."""
+        """Which items meet a condition, that is every comma-separated part of it."""
         names = {*filter(None, condition.split(", "))}
         return np.array([names <= each for each in self.conditions], dtype=bool)
 
@@ -162,11 +161,11 @@ def _choices(batch: Batch, kind: str, causal: bool, counts: Counter[str]) -> _Ch
     columns = np.array(prompts), pronoun - start, np.where(visible, names - start[:, None], 0), visible
     prompt, word, words, sees = (torch.from_numpy(column).to(batch.device) for column in columns)
     named = torch.zeros(len(word), batch.pieces.shape[1], dtype=torch.bool, device=batch.device)
-    named = named.scatter(1, words, sees) | named.scatter(1, words.flip(1), sees.flip(1))  # what is not seen is word 0
+    named = named.scatter(1, words, sees) | named.scatter(1, words.flip(1), sees.flip(1))  # unseen names are word 0
     word_scores = Choices(Items(batch, prompt, word, torch.zeros_like(word), named, named)).word_scores()
     attention = word_scores.gather(2, words[:, None].expand(-1, word_scores.shape[1], -1)) * sees[:, None]
-    nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties: the one before
-    rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # see no more than the model does
+    nearness = 1 / (1 + np.abs(names - pronoun[:, None]) + 0.5 * (names > pronoun[:, None]))  # ties go to the earlier
+    rules = [nearness * visible, np.array([2.0, 1.0]) * visible]  # rules see no more than the model does
     choice = np.stack([*_larger(attention.cpu().numpy()).T, *map(_larger, rules)], 1)
     return _Choices._make([pronoun, names, *fields, visible, choice])
 
@@ -223,7 +222,7 @@ def _scored(choices: _Choices, score: Score, rule: int, women: Mapping[str, floa
 
 
 def _totals(choices: _Choices, condition: str, mean: str) -> tuple[np.ndarray, np.ndarray]:
-    """What a mean divides (group resolver): F1 is 2 TP / (2 TP + FP + FN), counted over names."""
+    """Numerator and denominator of a mean (group resolver). F1 is 2 TP / (2 TP + FP + FN), counted over names."""
     items = choices.only(choices.meets(condition))
     right = np.stack([(items.choice == name) & items.correct[:, [name]] for name in (0, 1)]).any(0)
     if mean == "F1":
@@ -239,7 +238,7 @@ def _totals(choices: _Choices, condition: str, mean: str) -> tuple[np.ndarray, n
 
 
 def _ratio(a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.ndarray) -> dict[str, np.ndarray]:
-    """The ratio of two ratios of totals; its logarithm has the delta-method error over groups, and t's interval."""
+    """The ratio of two ratios of totals, with a t interval from the delta-method error of its logarithm over groups."""
     with np.errstate(invalid="ignore", divide="ignore"):
         x, y = a.sum(0) / a_weights.sum(0), b.sum(0) / b_weights.sum(0)
         of_log = (a - x * a_weights) / a.sum(0) - (b - y * b_weights) / b.sum(0)
@@ -250,8 +249,8 @@ def _ratio(a: np.ndarray, a_weights: np.ndarray, b: np.ndarray, b_weights: np.nd
 
 
 def _correlated(choices: _Choices, score: Score, women: Mapping[str, float]) -> dict[str, Any] | None:
-    """Over occupations, she - he with the share of women; Fisher's z interval, as Bonett & Wright (2000) have it for
-    ranks. None where fewer than four occupations have both."""
+    """Correlation over occupations of the she - he difference with the share of women. Fisher's z interval; for ranks
+    as in Bonett & Wright (2000). None if fewer than four occupations have both."""
     is_occupation = choices.choice == choices.occupation[:, None]
     forms = [choices.meets(form) for form in ("she", "he")]
     she, he = (pd.DataFrame(pd.DataFrame(is_occupation[rows]).groupby(choices.cluster[rows]).mean()) for rows in forms)

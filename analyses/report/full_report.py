@@ -1,4 +1,4 @@
-"""What do this model's heads do? Runs the analyses of the full report, and puts what they say on one page."""
+"""What do this model's heads do? Runs the analyses of the full report and puts their results on one page."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -43,8 +43,8 @@ from interp import InputError, Model
 
 _RELATIONS = "; ".join(f"{name} {' to '.join(ends)}" for name, ends in plain_words.RELATIONS.items())
 _TERMS = {name: meaning.format(relations=_RELATIONS) for name, meaning in plain_words.WORDS["terms"].items()}
-_PARTS = "why", "circuits", "scores", "explanations", "probes", "experiments"  # that stand below the behaviours
-_TARGETS = {True: "its own targets", False: "each text as its own target"}  # that a decoder with an encoder read
+_PARTS = "why", "circuits", "scores", "explanations", "probes", "experiments"  # below the behaviours on the page
+_TARGETS = {True: "its own targets", False: "each text as its own target"}  # what a decoder with an encoder reads
 _MEANINGS = {column.title: column.meaning for column in doc.SCHEMAS["heads"].columns.values() if column.meaning}
 DEFINITIONS = {"finding": _TERMS.pop("finding"), **_MEANINGS, **_TERMS}
 
@@ -66,35 +66,35 @@ def build(
     name: str = UNNAMED,
     **record: Unpack[Record],
 ) -> Path:
-    """The full report: measure, test, label, probe and draw.
+    """Write the full report: measure, test, label, probe and draw.
 
-    An `InputError` refuses an unknown behaviour, a text that the model cannot read, an empty or damaged corpus, a
-    training run of another model, and a model of which nothing can be measured.
+    Raises an `InputError` for an unknown behaviour, a text that the model cannot read, an empty or damaged corpus, a
+    training run of another model, or a model of which nothing can be measured.
 
     Args:
         model: a transformer with a tokenizer.
-        corpora: annotated texts; a behaviour is measured on the first that annotates it, else on generated tales.
+        corpora: annotated texts; the first that annotates a behaviour serves it, else generated tales do.
         out: the output directory.
-        behaviours: names of ours, all by default; and a user's own behaviours and measures.
+        behaviours: names of ours (by default all), and a user's own behaviours and measures.
         pairs: minimal pairs of each causal test; by default 200, and 40 for copying.
-        labels: whether heads are labelled (`analyses.labels`).
-        exact: whether every effect of hiding keys is measured, not only those that can change a label.
-        probes: whether every layer is probed (`analyses.probe`).
-        experiments: whether the articles' small experiments are run (`analyses.experiments`); by default where no
-            behaviours are named.
+        labels: whether to label heads (`analyses.labels`).
+        exact: whether to measure every effect of hiding keys, not only those that can change a label.
+        probes: whether to probe every layer (`analyses.probe`).
+        experiments: whether to run the articles' small experiments (`analyses.experiments`); by default if
+            `behaviours` is not given.
         texts: passages for the viewer; by default beginnings of texts that were read.
-        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), to say of heads when
-            they formed.
-        see: pages of other models that this one leads to, below `out`: "default/report.html".
+        training: the run that trained the model (`analyses.over_training.training_runs.read_run`), which shows when
+            heads formed.
+        see: pages of other models to link to, below `out`: "default/report.html".
         name: the model's, for the record.
-        record: as for all (`analyses.report.builders`).
+        record: the options of all commands (`analyses.report.builders`).
     """
 
     others = [("See also", doc.joined([*map(doc.page_link, see)]))] if see else []
 
     def measure(run: Run) -> Page:
         group, reader, sources = select(as_behaviours(behaviours) if behaviours else None), model, corpora
-        if model.tokenizer is None:  # then it is asked what needs no words, on texts of ids
+        if model.tokenizer is None:  # then only what needs no words is measured, on texts of ids
             rest = {name: behaviour for name, behaviour in group.items() if not behaviour.needs}
             if not rest:
                 raise InputError(f"this model has no tokenizer, and {', '.join(group)} is about words: give it one")
@@ -147,7 +147,7 @@ def build(
 
 
 def _stages(names: Collection[str], *, labels: bool, probes: bool, experimenting: bool) -> list[str]:
-    """What is done once all was measured, in order; some may turn out to be needless."""
+    """The stages after measuring, in order; some may turn out to be unnecessary."""
     labelling = ["reading with untrained heads", *(f"{name}: knocking out" for name in names)]
     labelling += ["hiding keys from all heads of a label", *(f"{name}: looking for sets" for name in names)]
     labelling += [*report_parts.WHY.values(), *CIRCUIT_STAGES]
@@ -215,7 +215,7 @@ def _page(
     parts: Mapping[str, Part],
     facts: Mapping[Place, Sequence[Fact]] = MappingProxyType({}),
 ) -> Page:
-    """What is known so far; `facts` are every head's, ranked, once all that they rest on is measured."""
+    """The page as known so far; `facts` are every head's, ranked, once everything behind them is measured."""
     by_kind = len(model.config.stacks) > 1
     training, labels, *rest = (parts.get(name, Part()) for name in ("training", "labels", *_PARTS))
     sections = [behaviour_sections.section(each, by_kind, labels.tables.get("evidence")) for each in results]

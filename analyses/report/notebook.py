@@ -9,18 +9,18 @@ from analyses.viewer.viewer_page import frame, static, write
 from interp import InputError, Model, Run, Sweep
 from interp.display import Result
 
-_MAX_PROMPTS = 12  # prompts of a run that are shown
-_SMALL = 150_000  # bytes of patterns that a notebook keeps of each cell
+_MAX_PROMPTS = 12  # of a run; more are not shown
+_SMALL = 150_000  # bytes of patterns that a notebook stores per notebook cell
 
 
 class View(Result):
-    """What a notebook shows in place of a value: `html` where scripts may run, `svg` where none do."""
+    """What a notebook shows for a value: `html` if scripts may run, `svg` if not."""
 
     def __init__(self, title: str, svg: str, html: str, viewer: Viewer | None = None):
         self.title, self.svg, self.html, self.viewer = title, svg, html, viewer
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """What it is of, and how to keep it."""
+        """Its title, and how to save it."""
         return self.title, {} if self.viewer is None else {"keep": 'view(...).save("view.html")'}
 
     def _repr_html_(self) -> str:
@@ -30,7 +30,7 @@ class View(Result):
         return {"text/html": self.html, "image/svg+xml": self.svg, "text/plain": repr(self)}
 
     def save(self, out: str | Path, *, force: bool = False) -> None:
-        """Write it as a page of its own; it replaces an earlier page, or with `force` any other file."""
+        """Write it as a standalone page, replacing an earlier page or, with `force`, any other file."""
         if self.viewer is None:
             raise InputError("only what a run looked at is a page: .figure().savefig() keeps a sweep's map")
         write(self.viewer, out, force=force)
@@ -43,16 +43,16 @@ def view(
     labels: str | Path | None = None,
     head: str | None = None,
 ) -> View:
-    """Where does each token look, in every head? Or of a sweep: how much does each cell carry?
+    """Where does each token look, in every head? Or for a sweep: how much does each cell carry?
 
-    An `InputError` refuses a run without patterns, a model without texts, and texts beside what was already run.
+    Raises an `InputError` for a run without patterns, a model without texts, or texts given with a finished run.
 
     Args:
         what: a run whose patterns were captured (`capture="*.pattern"`), a model with texts to read, or a sweep.
         texts: what a model reads.
-        target: what its decoder reads where there is an encoder.
-        labels: the directory of a report, which names and colours heads as its atlas does; those are first.
-        head: the head that is seen first: `L2.H5`, of an encoder-decoder `cross.L2.H5`.
+        target: what the decoder of an encoder-decoder reads.
+        labels: the directory of a report; heads take names and colours from its atlas, and named heads come first.
+        head: the head to show first: `L2.H5`, or `cross.L2.H5` in an encoder-decoder.
     """
     if isinstance(what, Sweep):
         _refuse(texts=texts, target=target, labels=labels, head=head)
@@ -70,7 +70,7 @@ def view(
     assert model is not None  # a passage needs it
     first, called = None if head is None else head_named(model, head), {}
     if labels is not None:
-        from analyses.headlines.facts import called_by  # noqa: PLC0415 what reads reports draws figures
+        from analyses.headlines.facts import called_by  # noqa: PLC0415 reading reports imports the figures
 
         called = called_by(labels, model)
     viewer = Viewer(tuple(passages), called, first=first, budget=_SMALL)

@@ -1,6 +1,6 @@
 """Which figures can be drawn of a finished run for a paper? Those of its page and more, each by its name.
 
-All come from its tables: nothing is measured again and no model is loaded.
+All come from the run's tables: nothing is measured again and no model is loaded.
 """
 
 import os
@@ -29,15 +29,15 @@ from analyses.wording.head_names import Place, kinds
 from interp.errors import InputError, one_of
 from interp.training.whole_files import drafting, file_above, holding, sweep_beside
 
-Drawing = tuple[str, Callable[..., matplotlib.figure.Figure]]  # its name, and what draws it
+Drawing = tuple[str, Callable[..., matplotlib.figure.Figure]]  # a figure's name, and the function that draws it
 Format = Literal["pdf", "svg", "png"]
-COLUMN, POINTS = 3.3, 8.0  # inches of a column of a two-column paper, and of its text
-_WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: outside is a slip
+COLUMN, POINTS = 3.3, 8.0  # inches: a column of a two-column paper; points: its text
+_WIDTHS, _SIZES = (2, 20), (5, 30)  # inches and points: anything outside is a slip
 _KIND = ["stack", "attention"]
 
 
 class Written(NamedTuple):
-    """The files that were written, each figure's before its caption's, and by figure why it was not drawn."""
+    """The files written, each figure before its caption, and by figure the reason it was not drawn."""
 
     files: list[Path]
     left_out: dict[str, str]
@@ -56,17 +56,17 @@ def write(
     format: Format = "pdf",
     force: bool = False,
 ) -> Written:
-    """Draw a run's figures again, without titles, each with its caption in a text file beside it.
+    """Redraw a run's figures without titles, each with its caption in a text file beside it.
 
-    Of several runs (`analyses.runs.join`) the heads of all are drawn on one scale, in panels with their models' names.
+    For several runs (`analyses.runs.join`), all heads share one scale, and panels carry the models' names.
 
-    Earlier figures of the same names in `out` are replaced, once all are drawn; where one cannot be written, none is.
-    With `force`, files of these names that we did not write are replaced, too.
+    Earlier figures of the same names in `out` are replaced once all are drawn. If one cannot be written, none is.
+    With `force`, files of these names that we did not write are replaced too.
 
-    `names` are some of `drawings`, by default all. `width` is in inches, 2 to 20; a figure that needs more, or that no
-    page would hold, is left out. `font_size` is that of most text in points, 5 to 30; ticks have 8 where it has 9;
-    `font` and `horizontal` as for all figures (`figures.Page`). `heads` are those of `patterns` and `lines` ("L3.H4"),
-    by default the strongest. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
+    `names` selects from `drawings`, by default all. `width` is in inches, 2 to 20; figures that need more, or that no
+    page would hold, are left out. `font_size` is the size of most text, 5 to 30 points; ticks are a ninth smaller.
+    `font` and `horizontal` are as in `figures.Page`. `heads` ("L3.H4") selects those of `patterns` and `lines`, by
+    default the strongest. Text stays text in pdf (TrueType) and svg; png has 300 dots an inch.
     """
     one_of("format", format, Format)
     inches = f"inches; {COLUMN} is a column of a paper, 6.9 its page"
@@ -98,7 +98,7 @@ def write(
     if any((folder / f"{name}.{format}").resolve() in run_files for name in selection):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
     free(selection)
-    place = folder / "figures"  # whose draft is in `folder`, so that a rename is all that is left to do
+    place = folder / "figures"  # its draft is in `folder`, so that only renames remain
     left_out: dict[str, str] = {}
     try:
         with holding(folder, "draws into"), drafting(place) as draft:
@@ -140,9 +140,9 @@ def _draw(picture: Path, draw: Callable[[], matplotlib.figure.Figure], format: s
 
 
 def drawings(run: RunFolder | Joined, heads: Sequence[str] = ()) -> dict[str, Callable[..., matplotlib.figure.Figure]]:
-    """By name, what draws each figure (`draw(**page)`, of `figures.Page`); the run's own have the same names.
+    """Functions that draw each figure (`draw(**page)`, see `figures.Page`), by name; names match the run's own figures.
 
-    `heads` are those whose `patterns` and `lines` are drawn. Of several runs only what shows all heads is drawn.
+    `heads` selects those of `patterns` and `lines`. For several runs, only figures of all heads are drawn.
     """
     if isinstance(run, Joined):
         if heads:
@@ -156,7 +156,7 @@ def drawings(run: RunFolder | Joined, heads: Sequence[str] = ()) -> dict[str, Ca
 
 
 def _of_heads(tables: Mapping[str, pd.DataFrame], several: bool, by: str | None = None) -> Iterator[Drawing]:
-    """Of each kind of attention, which names tell apart where there are `several`; `by` tells joined runs apart."""
+    """Figures of heads for each kind of attention, prefixed if there are `several`; `by` tells joined runs apart."""
 
     def groups(name: str, *columns: str) -> Iterator[tuple[str, pd.DataFrame]]:
         table = tables.get(name, pd.DataFrame())
@@ -186,13 +186,13 @@ def _of_heads(tables: Mapping[str, pd.DataFrame], several: bool, by: str | None 
 
 
 def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> Iterator[Drawing]:
-    """What heads do with the first passage, as far as the run keeps it; `heads` are by default the strongest."""
+    """Figures of the patterns that the run kept of its first passage; `heads` defaults to the strongest."""
     table: Any = tables.get("patterns", pd.DataFrame())
     fields = [*KeptPattern._fields]
     rows = [KeptPattern(**row) for row in table[fields].to_dict("records")] if {*table} >= {*fields} else []
     several = len({row[1:3] for row in rows}) > 1
     names: dict[str, KeptPattern] = {}
-    for row in rows:  # the first passage of each
+    for row in rows:  # the first passage of each head
         names.setdefault(Place(*row[1:5]).named(prefix=several), row)
     if unknown := [head for head in heads if head not in names]:
         raise InputError(
@@ -228,7 +228,7 @@ def _of_other_tables(run: RunFolder, tables: Mapping[str, pd.DataFrame]) -> Iter
     for number, (_, rows) in enumerate(curves.groupby("task", sort=False)):
         name = f"circuit_curve_{number}" if "heads" in tables else "circuit_curve"
         yield name, partial(figures.circuit_curve, rows, (run.facts.get("circuit") or {}).get("kind", "edges"))
-    if "forming" in tables and "formed" in run.tables:  # a report's curves are without losses
+    if "forming" in tables and "formed" in run.tables:  # a report's curves lack losses
         formed = tables["formed"].groupby("run") if "formed" in tables else ()
         changes = {str(name): change_steps(rows) for name, rows in formed}
         phases = {each["name"]: each["phases_end"] for each in run.facts["runs"]}

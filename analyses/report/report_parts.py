@@ -1,4 +1,4 @@
-"""What does a report say beside its behaviours? Labels; what explains attention on each text; the scores of papers."""
+"""What does a report say besides its behaviours? Labels; what explains attention on each text; the scores of papers."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,19 +33,19 @@ from analyses.wording.head_names import HEAD, Place, head_name, kinds
 from analyses.wording.plain_words import TEXTS, WORDS, listed, worded
 from interp import InputError, Model, Transformer
 
-_EVIDENCE = WORDS["label_evidence"]  # titles by what labels rest on
+_EVIDENCE = WORDS["label_evidence"]  # titles by evidence
 SINKS = "first position, end token"
 _CELL = ["layer", "head"]
-WHY = {"writers": "who writes what heads find", "readers": "who reads heads"}  # as progress is told
+WHY = {"writers": "who writes what heads find", "readers": "who reads heads"}  # names of progress stages
 _WHY = {"writers": "head measure writer advantage before without others_without others"}
 _WHY |= {"readers": "head task reader effect interval q"}
-_RULES = 3  # that are named of each head
+_RULES = 3  # rules named for each head
 _SCORES = "score head value interval rule rule_value gain gain_interval n coverage"
 _SETS = "measure heads effect all others others_best difference q"
 
 
 def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]) -> Part:
-    """The labels as the page shows them: a table by evidence, and folded how they were made."""
+    """The labels on the page: a table for each kind of evidence, and a fold on how they were made."""
     rows, words = labelled.labels, vocabulary(behaviours)
     readouts = " or ".join(plain_words.readout(name) for name in map(str, rows["readout"].dropna().unique()))
     copies = f", every one of {N_COPIES} copies of these heads with shuffled weights" * isinstance(model, Transformer)
@@ -108,7 +108,7 @@ def why(labelled: Labelled, model: Model, results: Sequence[Result], run: Run) -
 
 
 def joint_effects(labels: pd.DataFrame) -> doc.Table | None:
-    """The effects of labels that several heads have: of the head that is missed most, of all and of all but one."""
+    """Effects of labels that several heads share: of the head missed most, of all heads, and of all but one."""
     alone = ~labels["label"].str.startswith(plain_words.SET)
     shared = labels.loc[alone & (labels["heads"] > 1) & labels["all_effect"].notna()].sort_values(
         "effect", ascending=False
@@ -127,7 +127,7 @@ def _with_names(rows: pd.DataFrame, by_kind: bool) -> pd.DataFrame:
 
 
 def label_counts(labels: pd.DataFrame) -> str:
-    """How many labels there are, by evidence."""
+    """The number of labels by kind of evidence, in a sentence."""
     counts = {evidence: labels["evidence"].tolist().count(evidence) for evidence in _EVIDENCE}
     heads = len(labels[HEAD].drop_duplicates())
     if not heads:
@@ -137,8 +137,8 @@ def label_counts(labels: pd.DataFrame) -> str:
     return TEXTS["labels short"].format(carry=carry, **numbers)
 
 
-_Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, the line in short, counts, rows
-_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and of its counts; the rest
+_Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, summary line, counts, rows
+_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and its counts; what measures the rest
 
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:
@@ -160,9 +160,9 @@ def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, cou
 
 @contextmanager
 def explanations(model: Model, results: Sequence[Result], run: Run) -> Iterator[Callable[[], Part]]:
-    """What explains attention: every text that words were measured on, once for each self-attention.
+    """What explains attention: each text with word measures is fitted once for each kind of self-attention.
 
-    It is fitted while other work goes on; what is yielded waits for it.
+    Fitting runs in the background; the yielded function waits for it.
     """
     by_kind = len(Heads.kinds_of(model)) > 1
     usable = [each for each in results if each.behaviour.needs and each.kind.attention == "self" and not each.left_out]
@@ -197,7 +197,7 @@ def _explained(fitted: Callable[[], Explained], figure: str) -> _Content:
 
 
 def by_group(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Of each head's attention the parts that groups of rules have, layer x head; sinks first, uniform last."""
+    """The share of each head's attention that groups of rules explain, layer x head; sinks first, uniform last."""
     rows = table.loc[(table["kind"] == "mixture") & (table["part"] != ALL_GROUPS)]
     group = rows["group"].where(~rows["part"].isin([FIRST, END]), SINKS)
     sums = rows.assign(group=group).groupby(["group", *_CELL])["share"].sum(min_count=1).unstack("head")
@@ -217,7 +217,7 @@ def _explained_line(table: pd.DataFrame) -> Text:
 
 
 def scores(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
-    """The scores of corpora that have scores of their own paper, in every self-attention."""
+    """Scores of corpora whose own paper defines them, for every kind of self-attention."""
     kinds = [kind for kind in Heads.kinds_of(model) if kind.attention == "self"]
     readings: list[_Reading] = []
     for corpus, kind in product((corpus for corpus in corpora if corpus.kind in PAPERS), kinds):
@@ -231,7 +231,7 @@ def _scored(model: Model, corpus: Corpus, kind: Heads, run: Run) -> _Content:
     scores = coreference_scores(model, corpus, heads=kind, seed=run.seed, progress=say)
     reported = scores.table.loc[(scores.table["half"] == REPORTING) & scores.table["chosen"]]
     rows: list[dict[str, Any]] = []
-    for _, pair in reported.groupby(["score", "condition"], sort=False):  # the chosen head, and the chosen rule
+    for _, pair in reported.groupby(["score", "condition"], sort=False):  # the chosen head, then the chosen rule
         head, rule = pair.to_dict("records")
         score = ", ".join(filter(None, (head["score"], head["condition"])))
         rows.append({**head, "score": score, "rule": rule["resolver"], "rule_value": rule["value"]})

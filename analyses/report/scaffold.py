@@ -1,6 +1,6 @@
 """How does every command leave its directory? It measures; tables, figures, page and record are written here.
 
-A page of values becomes one HTML file: all is escaped, nothing is from outside, and only our scripts run.
+A page of values becomes one HTML file: everything is escaped, nothing is loaded from outside, only our scripts run.
 """
 
 import base64
@@ -31,7 +31,7 @@ UNNAMED = "a model"
 
 
 class Record(TypedDict, total=False):
-    """What every command is asked for beside its own."""
+    """The options that every command takes besides its own."""
 
     seed: int
     command: str
@@ -41,9 +41,9 @@ class Record(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Run:
-    """What the function that measures gets: what run.json says of each model, the seed, and whom to tell.
+    """What the measuring function receives: run.json's facts about each model, the seed, and a progress reporter.
 
-    `show` puts a page that says what is still to come (`Page.unfinished`) in place while that is measured.
+    `show` publishes a page early, marked with what is still to be measured (`Page.unfinished`).
     """
 
     models: Sequence[Mapping[str, Any]]
@@ -64,8 +64,8 @@ def write(
 ) -> Path:
     """Call `measure` and write what it returns into `out`: tables, figures, `report.html`, and `run.json` last.
 
-    Long work is cut into lots (`analyses.execution.lots`), which a `cluster` does, or processes of this machine. What
-    they return is kept until all is there, for the same command to go on with.
+    Long work is cut into lots (`analyses.execution.lots`) for a `cluster` or processes of this machine. Their results
+    are kept until all are done, so that the same command can resume.
     """
     began, seed = time.perf_counter(), whole_number("seed", seed)
     say = Stages.to(progress)
@@ -90,9 +90,9 @@ def write(
             times = {"seconds": time.perf_counter() - began, "stages": say.seconds()}
             facts = _facts(described, page) | recorded(command=command, seed=seed, **times)
             if shards.counts["read"]:
-                facts["shards_found"] = shards.counts["read"]  # measured before: not in the seconds
+                facts["shards_found"] = shards.counts["read"]  # measured by an earlier run, so not in the seconds
             sections = [Section("In short", page.summary), *page.sections, *_provenance(page, described, facts)]
-            shapes = [] if page.overview else _shapes(described)  # where heads are seen first, models come later
+            shapes = [] if page.overview else _shapes(described)  # an overview shows heads first; models come later
             pending = [doc.caveat(TEXTS["to come"].format(page.unfinished))] if page.unfinished else []
             lead = [*pending, *page.overview, *shapes, *page.lead]
             new.text("report.html", render(page.title, lead, sections, svgs))
@@ -118,11 +118,11 @@ def write(
 def _resumable(shards: Shards) -> Iterator[None]:
     try:
         yield
-    except (KeyboardInterrupt, InputError) as error:
+    except (KeyboardInterrupt, InputError, ConnectionError) as error:
         if not any(shards.counts.values()):
             raise
         why = str(error) or "nothing was written"
-        kind = InputError if isinstance(error, InputError) else KeyboardInterrupt
+        kind = next(kind for kind in (KeyboardInterrupt, InputError, ConnectionError) if isinstance(error, kind))
         raise kind(f"{why}; what was measured is kept: the same command resumes") from error
 
 
@@ -137,7 +137,7 @@ def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
         for each in page.corpora
         for text in [each.corpus]
     ]
-    facts["sentences"] = {}  # what a page says in short: a terminal says it after the command
+    facts["sentences"] = {}  # the page's summary; a terminal prints it after the command
     for name, *blocks in (term for each in page.summary if isinstance(each, doc.Definitions) for term in each.terms):
         items = [item for each in blocks for item in (each.items if isinstance(each, doc.Bullets) else [each])]
         if doc.is_text(name) and (texts := [doc.plain(item) for item in items if doc.is_text(item)]):
@@ -164,12 +164,12 @@ def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
 
 
 def short_name(name: str) -> str:
-    """A model or a text as a heading calls it: a path by its last part. How it was made has all of it."""
+    """A model's or text's name in a heading: a path's last part. "How this was made" shows it in full."""
     return re.split(r"[/\\]", name.rstrip("/\\"))[-1] if re.match(r"(\w+:)?([/\\~]|\.{1,2}[/\\])", name) else name
 
 
 def citation(models: Sequence[Mapping[str, Any]], facts: Mapping[str, Any]) -> str:
-    """In a line to copy, what tells a run from all others."""
+    """One line to copy that identifies a run."""
     cited = [f"interp {facts['versions'].get('interp', '')}".strip()]
     cited += [f"{short_name(each['name'])} (fingerprint {(each['fingerprint'] or 'none')[:12]})" for each in models]
     cited += [f"{short_name(each['name'])} ({each['sha256'][:12]})" for each in facts["corpora"]]
@@ -203,17 +203,17 @@ def _provenance(page: Page, models: Sequence[Mapping[str, Any]], facts: Mapping[
     ]
 
 
-_INSIDE = {"overview": ("flips", "bars")}  # what else a block's templates show
-_SCALE = 1.125  # of a figure's own size: its smallest text, of 8 points, has 12 pixels
-_PIXELS = 96 / 72  # a point
+_INSIDE = {"overview": ("flips", "bars")}  # blocks that another block's templates include
+_SCALE = 1.125  # enlarges figures, so that their smallest text, of 8 points, has 12 pixels
+_PIXELS = 96 / 72  # in a point
 
 
 def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs: Mapping[str, bytes]) -> str:
-    """One HTML file.
+    """Render one HTML file.
 
-    A block of a kind that `blocks.html.jinja` does not know brings its own template, and where they exist a style and a
-    script: `Atlas` is shown by `atlas.html.jinja`, `atlas.css` and `atlas.js`. Wherever the page names a head that is
-    among a block's `ids`, as those of cards, a link leads there.
+    Blocks that `blocks.html.jinja` does not know bring their own template, and optionally a style and a script: `Atlas`
+    uses `atlas.html.jinja`, `atlas.css` and `atlas.js`. Wherever the page names a head that is among a block's `ids`
+    (cards have them), the name links there.
     """
     sections = _addressed(sections)
     blocks = list(_nested([*lead, *sections]))
@@ -224,7 +224,7 @@ def render(title: str, lead: Sequence[Block], sections: Sequence[Section], svgs:
     terms = {name for each in names for name in each.split(", ")}
 
     def meaning(measure: str) -> str:
-        """The id of what a measure or label means, `tag:NOUN→ADJ` as any `tag`; nothing where the page says nothing."""
+        """The id of the definition of a measure or label (`tag:NOUN→ADJ` counts as `tag`); empty if there is none."""
         return next((definition(name) for name in (measure, re.split("[:@]", measure)[0]) if name in terms), "")
 
     filters = {"kind": kind, "pieces": pieces, "definition": definition, "by_head": by_head, "percent": percent}
@@ -250,7 +250,7 @@ def _image(svg: bytes) -> dict[str, str | int]:
 
 
 def kind(block: Any) -> str:
-    """Which macro shows a block: `text` for what stands alone as a paragraph."""
+    """The macro that shows a block: `text` for a text that stands alone as a paragraph."""
     return "text" if is_text(block) else type(block).__name__.lower()
 
 
@@ -260,17 +260,17 @@ def pieces(text: Any) -> Sequence[Piece]:
 
 
 def by_head(text: str) -> list[str]:
-    """A text in parts, such that a head's name is a part of its own."""
+    """Split a text so that each head's name is its own part."""
     return re.split(r"((?:\b\w+\.)?\bL\d+\.H\d+\b)", text)
 
 
 def definition(name: str) -> str:
-    """The id of what a term means."""
+    """The id of a term's definition."""
     return f"definition-{slug(name)}"
 
 
 def slug(words: str) -> str:
-    """Words as an id."""
+    """Turn words into an id."""
     return re.sub(r"[^\w]+", "-", words.lower()).strip("-") or "section"
 
 

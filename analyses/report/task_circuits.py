@@ -1,4 +1,4 @@
-"""Which edges are enough for the tasks of a report? A small circuit of each that the model does."""
+"""Which edges are enough for a report's tasks? A small circuit for each task that the model does."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ from interp import InputError, Model
 from interp.circuits.size_curves import SHARES
 
 CIRCUIT_STAGES = finding.STAGES
-# a tenth of a report's time, at most; its causal tests asked of each answer already, on more pairs
+# a tenth of a report's time at most; its causal tests covered each answer already, on more pairs
 _SMALL = finding.Settings(n_random=3, n_sizes=12, shares=SHARES[1::2], each_answer=False, tests=False)
-_PAIRS = {"agreement": 100, "reference": 60, "name-gender": 60, "repeat": 24}  # whose prompts are long
+_PAIRS = {"agreement": 100, "reference": 60, "name-gender": 60, "repeat": 24}  # minimal pairs; fewer of long prompts
 _TERMS = "circuit", "faithfulness, share of the task", "random circuits"
 
 
 def circuits(model: Model, results: Sequence[Result], run: Run) -> Part:
-    """Circuits of the tasks that were asked here and that the model does; nothing where it does none."""
+    """Circuits of the tasks that were run here and that the model does; an empty part if it does none."""
     rows = [task for each in results for task in each.tested.tasks if not task.get("refused")]
     tasks = {str(row["task"]): str(row["carried"]) for row in rows if row["task"] in _PAIRS}
     texts, refused, found = WORDS["circuit"]["texts"], dict[str, str](), dict[str, finding.Found]()

@@ -1,4 +1,4 @@
-"""Where does each token of one's own sentence look? A page to be pointed at, in one file without any library."""
+"""Where does each token of one's own sentence look? An interactive page, in one file without any library."""
 
 from analyses.viewer.passages import Attention, Called, Passage, Viewer, address, head_named, passage, read, read_texts
 from analyses.viewer.viewer_page import page, write
@@ -16,4 +16,4 @@ __all__ = [
     "read_texts",
     "write",
 ]
-__dir__ = __all__.copy  # `dir()` gives what a user may call
+__dir__ = __all__.copy  # so that `dir()` lists only the public names

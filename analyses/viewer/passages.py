@@ -1,8 +1,7 @@
 """Where does each token of a passage look, and which passages does a report show?
 
-Patterns are as a page carries them: bytes, deflated, within a budget. A share of attention is a whole number of 255ths,
-and nothing below 1%. A head's rows follow one another: of a causal stack only what a query sees (row q has q + 1 keys),
-else whole rows.
+A page stores patterns as deflated bytes within a budget. Attention is rounded to 255ths; below 1% it counts as none.
+A head's rows follow one another: in a causal stack only what each query sees (row q has q + 1 keys), else whole rows.
 """
 
 import base64
@@ -35,13 +34,13 @@ from interp import AnnotatedText, InputError, Model, Run
 from interp.display import so_many
 from interp.model import check_model
 
-HeadName = tuple[str, str, int, int]  # what a `Place` holds
+HeadName = tuple[str, str, int, int]  # the fields of a `Place`
 
 
 class Called(NamedTuple):
-    """What a head is called, the behaviour whose colour it has, and the measure that says which words that is about.
+    """A head's name, the behaviour that gives its colour, and the measure whose asking words the page marks.
 
-    `needed` is whether an effect of it was measured, rather than its attention alone.
+    `needed` says whether the head's name rests on an effect, rather than on attention alone.
     """
 
     words: str
@@ -51,12 +50,12 @@ class Called(NamedTuple):
 
 
 def address(model: Model, name: HeadName) -> str:
-    """A head as links name it: `L2.H5` where there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
+    """A head's name in links: `L2.H5` if there is one stack, else `encoder.L2.H5` or `cross.L2.H5`."""
     return Place(*name).named(prefix=len(Heads.kinds_of(model)) > 1)
 
 
 def head_named(model: Model, name: str) -> HeadName:
-    """The head that has this `address`; one that the model lacks is refused."""
+    """The head with this `address`; an `InputError` if the model lacks it."""
     ends = []
     for heads in Heads.kinds_of(model):
         cells = np.ndindex(heads.n_layers, heads.n_heads)
@@ -68,18 +67,18 @@ def head_named(model: Model, name: str) -> HeadName:
     raise InputError(f"no head {name!r}: this model has {', '.join(ends)}, counted from 0")
 
 
-BUDGET = 420_000  # bytes that patterns may take of a page of 500,000
-KEPT = 200_000  # letters of the table of patterns, which a run holds twice: as csv, and as parquet
-LEAST = 0.01  # share of attention below which none is kept
-_FAILURES = 8  # patterns that do not fit, after which no other is tried: to deflate them takes most of the time
-_LONGEST = 60  # characters of a token that are shown
-_LIKELIEST = 3  # next tokens that are shown after each
-_SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, in a title
+BUDGET = 420_000  # bytes of patterns on a page of 500,000
+KEPT = 200_000  # characters of the table of patterns, which a run stores twice: as csv and as parquet
+LEAST = 0.01  # smaller shares of attention count as none
+_FAILURES = 8  # oversized patterns after which we try no more, since deflating takes most of the time
+_LONGEST = 60  # characters of a displayed token
+_LIKELIEST = 3  # next tokens displayed after each token
+_SPECIAL = re.compile(r"<.*>|\[[A-Z]+\]")  # a token that stands for no text, left out of titles
 
 
 @dataclass(frozen=True)
 class Attention:
-    """One kind of attention over one passage: the tokens that look, those that are looked at, and every head's shares.
+    """One kind of attention over one passage: the tokens that look, the tokens looked at, and every head's weights.
 
     `weights` are `layer head query key`, in 255ths.
     """
@@ -91,8 +90,8 @@ class Attention:
 
     @cached_property
     def firmness(self) -> Float[NDArray[np.floating], "layer head"]:
-        """Mean over queries of the largest share that goes to one token; within a text neither to the first nor to the
-        query itself, where attention rests that looks for nothing."""
+        """Mean over queries of the largest share on one token. In self-attention, the first token and the query itself
+        do not count, because attention rests there when it looks for nothing."""
         weights = self.weights
         if self.heads.attention == "self":
             weights = weights.copy()
@@ -103,7 +102,7 @@ class Attention:
 
     @property
     def data(self) -> dict[str, Any]:
-        """What the page's script reads of it, beside the patterns."""
+        """What the page's script reads, apart from the patterns."""
         heads = self.heads
         return {
             **{"stack": heads.stack, "attention": heads.attention, "causal": heads.causal},
@@ -112,7 +111,7 @@ class Attention:
         }
 
     def shares(self, layer: int, head: int) -> UInt8[NDArray[np.uint8], "..."]:
-        """One head's shares in 255ths, of a causal stack only what each query sees."""
+        """One head's shares in 255ths; in a causal stack only what each query sees."""
         square = self.weights[layer, head]
         return square[np.tril_indices(len(square))] if self.heads.causal else square
 
@@ -122,7 +121,7 @@ class Attention:
 
 
 class KeptPattern(NamedTuple):
-    """A row of `tables/patterns`: a head over a passage; tokens are JSON, `shares` as `Attention.packed` gives them."""
+    """A row of `tables/patterns`: a head over a passage. Tokens are JSON, `shares` the result of `Attention.packed`."""
 
     passage: int
     stack: str
@@ -137,12 +136,12 @@ class KeptPattern(NamedTuple):
 
     @property
     def tokens(self) -> tuple[list[str], list[str]]:
-        """The tokens that look, and those that are looked at."""
+        """The tokens that look, and the tokens looked at."""
         return json.loads(self.queries), json.loads(self.keys)
 
     @property
     def pattern(self) -> Float[NDArray[np.floating], "query key"]:
-        """The share of attention, to a 255th; an `InputError` where there are not as many as tokens."""
+        """Attention shares, to a 255th. Raises an `InputError` if their number does not fit the tokens."""
         shares = np.zeros([*map(len, self.tokens)], np.uint8)
         places = np.tril_indices(len(shares)) if self.causal else np.indices(shares.shape).reshape(2, -1)
         values = b""
@@ -161,10 +160,10 @@ def deflated(shares: Real[NDArray[Any], "..."]) -> str:
 
 @dataclass(frozen=True)
 class Passage:
-    """A text, or a text and what a decoder read beside it, with every kind of attention that was looked at.
+    """A text, possibly with what a decoder read, and every kind of attention over it.
 
-    `asking` tells which tokens a measure of words asks (`tag:VERB->NOUN`: the verbs). `following` has, for each token
-    of a causal last stack, the most probable next tokens with percent; it is empty where there are no logits.
+    `asking` gives the tokens that each word measure asks (`tag:VERB->NOUN`: the verbs). `following` gives the likeliest
+    next tokens with percentages after each token of a causal last stack; it is empty if there are no logits.
     """
 
     attentions: tuple[Attention, ...]
@@ -173,7 +172,7 @@ class Passage:
 
     @property
     def title(self) -> str:
-        """How it begins."""
+        """Its first words."""
         plain = [token for token in self.attentions[0].queries[:60] if not _SPECIAL.fullmatch(token)]
         words = " ".join("".join(plain).split())
         return f"{words[: _LONGEST + 1].rsplit(' ', 1)[0]} …" if len(words) > _LONGEST else words
@@ -181,14 +180,14 @@ class Passage:
 
 @dataclass(frozen=True)
 class Viewer:
-    """Passages to be looked at on a page, and what their heads are called."""
+    """Passages for an interactive page, and the names of their heads."""
 
-    passages: tuple[Passage, ...]  # the first is seen first
-    called: Mapping[HeadName, Called]  # those first that a page should keep first
+    passages: tuple[Passage, ...]  # the first is shown first
+    called: Mapping[HeadName, Called]  # the heads whose patterns the page should keep come first
     heads: bool = True  # whether it shows the heads to choose from
-    linked: bool = False  # whether the page's address tells what is seen
-    first: HeadName | None = None  # is seen first; by default the first that is called something, or the firmest
-    budget: int = BUDGET  # bytes that patterns may take
+    linked: bool = False  # whether the page's address records what is shown
+    first: HeadName | None = None  # shown first; by default the first head in `ordered`
+    budget: int = BUDGET  # bytes for patterns
     least: ClassVar = f"{LEAST:.0%}"
 
     def __post_init__(self) -> None:
@@ -204,7 +203,7 @@ class Viewer:
 
     @cached_property
     def ordered(self) -> list[HeadName]:
-        """All heads: those that are called something, then those that look at one token most firmly."""
+        """All heads: first those with a name, then by `firmness`."""
         firmness: dict[HeadName, float] = {}
         for attention in self._attentions:
             stack, kind = attention.heads.stack, attention.heads.attention
@@ -216,12 +215,12 @@ class Viewer:
 
     @property
     def start(self) -> HeadName:
-        """The head that is seen first."""
+        """The head that is shown first."""
         return self.ordered[0] if self.first is None else self.first
 
     @property
     def size(self) -> str:
-        """What is seen: `32 heads over 31 tokens`."""
+        """The size of what is shown: `32 heads over 31 tokens`."""
         heads = sum(attention.heads.count for attention in self.passages[0].attentions)
         texts = [so_many(len(self.passages), "text")] if len(self.passages) > 1 else []
         tokens = sum(len(passage.attentions[-1].queries) for passage in self.passages)
@@ -229,7 +228,7 @@ class Viewer:
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """What the page's script reads: tokens, names of heads, and packed patterns as far as the budget goes."""
+        """What the page's script reads: tokens, names of heads, and as many packed patterns as the budget allows."""
         measures = {label.asks for label in self.called.values()}
         return {
             "several": len({name[:2] for name in self.ordered}) > 1,
@@ -253,7 +252,7 @@ class Viewer:
 
     @property
     def kept(self) -> list[KeptPattern]:
-        """What a run keeps of the patterns, for figures: those that come first, in `KEPT` letters of a table."""
+        """The patterns that a run keeps for figures: the first ones that fit into `KEPT` characters of a table."""
         rows, room, text = [], KEPT, partial(json.dumps, ensure_ascii=False)
         attentions = [(at, each) for at, passage in enumerate(self.passages) for each in passage.attentions]
         for name, (at, each) in product(dict.fromkeys([self.start, *self.ordered]), attentions):
@@ -268,7 +267,7 @@ class Viewer:
 
     @property
     def left_out(self) -> int:
-        """How many patterns the page has no room for."""
+        """How many patterns did not fit on the page."""
         return self._packed[1]
 
     @cached_property
@@ -293,7 +292,7 @@ class Viewer:
 
 
 def passage(run: Run, prompt: int = 0) -> Passage:
-    """What one prompt of a run looked at: every kind of attention of which all layers' patterns were captured."""
+    """What one prompt of a run looked at, for every kind of attention with patterns captured in all layers."""
     if run.model is None:
         raise InputError("this run does not tell which model ran: expected what interp.run gives")
     attentions = []
@@ -327,7 +326,7 @@ def _following(run: Run, model: Model, prompt: int) -> list[list[tuple[str, int]
 
 
 def read(model: Model, text: str, target: str | None = None) -> Passage:
-    """What every head of a model looks at in a text; `target` is what the decoder reads where there is an encoder."""
+    """What every head of a model looks at in a text; `target` is what the decoder of an encoder-decoder reads."""
     check_model(model)
     if model.tokenizer is None:
         raise InputError("this model has no tokenizer, so it cannot read a text: give its directory a tokenizer.json")
@@ -337,7 +336,7 @@ def read(model: Model, text: str, target: str | None = None) -> Passage:
 
 
 def _bytes(pattern: Float[NDArray[np.floating], "head query key"]) -> UInt8[NDArray[np.uint8], "head query key"]:
-    """Shares as 255ths, those below `LEAST` as none; what is undefined is none too."""
+    """Shares as 255ths; shares below `LEAST` and undefined ones become 0."""
     shares = np.nan_to_num(pattern)
     return np.where(shares < LEAST, 0, np.rint(shares * 255)).astype(np.uint8)
 
@@ -347,15 +346,15 @@ def _shortened(token: str) -> str:
 
 
 _PARTS = 20  # contexts that a text may fill
-_PASSAGES = 2  # passages, where none are asked for
-_TEXTS = 20  # texts looked at for them
-_WORDS = 8, 40  # of a passage
+_PASSAGES = 2  # shown if no texts are given
+_TEXTS = 20  # candidates for these
+_WORDS = 8, 40  # in a passage
 
 
 def read_texts(model: Model, texts: Sequence[str]) -> list[Passage]:
-    """The texts that somebody typed, in parts where they are longer than the context.
+    """Read texts that a user typed, in parts if they exceed the context.
 
-    A decoder that has a source reads the text itself as its target.
+    An encoder-decoder reads each text as both source and target.
     """
     if len(model.config.stacks) > 1:
         return [read(model, text, text) for text in texts]
@@ -363,13 +362,13 @@ def read_texts(model: Model, texts: Sequence[str]) -> list[Passage]:
 
 
 def context_parts(model: Model, text: str) -> list[str]:
-    """Whole words of a text, as many as the context holds, up to the end of a sentence where one is in its last half.
+    """Split a text into parts of whole words that fit the context, up to a sentence's end if their last half has one.
 
-    The model reads each part alone. An `InputError` refuses a text of more than 20 parts.
+    The model reads each part alone. Raises an `InputError` for a text of more than 20 parts.
     """
     tokenizer = model.tokenizer
     if tokenizer is None or not isinstance(text, str):
-        return [text]  # which `read` refuses
+        return [text]  # `read` refuses it
 
     def length(words: Sequence[str]) -> int:
         return len(tokenizer.prefix) + len(tokenizer.pieces("".join(words)).ids) + len(tokenizer.suffix)
@@ -390,10 +389,10 @@ def context_parts(model: Model, text: str) -> list[str]:
 
 
 def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Sequence[Measure] = ()) -> list[Passage]:
-    """Whole sentences with which texts of a corpus begin; none where the model reads no words.
+    """Passages of whole sentences from the beginnings of a corpus's texts; none if the model reads no words.
 
-    Of the first texts those come first that have most different pronouns of the third person: heads of coreference have
-    nothing to do elsewhere. What the `measures` ask of them is known of those that are about words.
+    Texts with the most distinct third-person pronouns come first, because heads of coreference do nothing elsewhere.
+    Passages record which tokens the `measures` of words ask.
     """
     passages: list[Passage] = []
     if model.tokenizer is None or isinstance(model.tokenizer, TokenIds):
@@ -407,7 +406,7 @@ def choose_passages(model: Model, corpus: Iterable[AnnotatedText], measures: Seq
         with suppress(InputError):  # longer than the context, or nothing a decoder can read
             passage = read(model, text.text, (text.target or text.text) if paired else None)
             whole = [*windows(text, model.tokenizer, model.config.n_ctx, Counter())]
-            if len(whole) == 1:  # the context shows all of it
+            if len(whole) == 1:  # the context holds all of it
                 passage = replace(passage, asking=_asking(model, whole[0], measures))
             passages.append(passage)
     return passages

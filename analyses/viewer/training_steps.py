@@ -1,4 +1,4 @@
-"""How did the heads' patterns change while the model was trained? Every head's, small, and as many whole as fit."""
+"""How did the heads' patterns change while the model was trained? Small ones of every head, and whole ones that fit."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,22 +15,22 @@ from interp import InputError, Model
 from models import load
 
 _MOST = 12  # steps that are shown
-_BUDGET = 400_000  # letters that they take of a page
+_BUDGET = 400_000  # characters on a page
 
 
 @dataclass(frozen=True)
 class TrainingSteps:
-    """Every head of the first stack over one passage, a step after another: `data` holds small pictures of all, and of
-    heads by name whole patterns, as `Attention.packed` has them."""
+    """Every head of the first stack over one passage, step by step: `data` holds small pictures of all heads and, by
+    head name, whole patterns as from `Attention.packed`."""
 
     data: Mapping[str, Any]
     ids: Sequence[str] = ()
 
 
 def training_steps(folder: Path, passage: Passage, model: Model) -> TrainingSteps | None:
-    """What the models kept in `folder`/steps look at in a passage; None where none of them reads it, or of two stacks.
+    """What the models kept in `folder`/steps look at in a passage; None if none can read it or there are two stacks.
 
-    Of more than 12 steps some are shown, evenly spaced. If not all whole patterns fit, the firmest heads have theirs.
+    Of more than 12 steps, 12 evenly spaced ones are shown. If not all whole patterns fit, the firmest heads go first.
     """
     kept = sorted(each for each in folder.glob("steps/*") if each.name.isdecimal())
     if not kept or len(passage.attentions) != 1 or model.tokenizer is None:
@@ -40,7 +40,7 @@ def training_steps(folder: Path, passage: Passage, model: Model) -> TrainingStep
     text = "".join(attention.queries[special[0] : special[1]])
     steps: dict[int, Attention] = {}
     for number in sorted({*np.linspace(0, len(kept) - 1, min(_MOST, len(kept))).round().astype(int).tolist()}):
-        with suppress(InputError):  # one that is being written, or is damaged
+        with suppress(InputError):  # still being written, or damaged
             seen = read(load(str(kept[number])), text).attentions[0]
             if seen.queries == attention.queries and seen.weights.shape == attention.weights.shape:
                 steps[int(kept[number].name)] = seen

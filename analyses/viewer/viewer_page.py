@@ -1,6 +1,6 @@
 """How does a viewer become HTML: among other blocks, as a page of its own, in a notebook's frame?
 
-Text is escaped, nothing is fetched, and no style or script but ours counts.
+Text is escaped, nothing is fetched, and no styles or scripts but ours run.
 """
 
 import base64
@@ -21,7 +21,7 @@ from interp.training.whole_files import file_above, replacing
 
 
 def environment(rooms: Mapping[str, str], filters: Mapping[str, Callable[..., Any]]) -> Environment:
-    """Templates that escape what they are given, and refuse what they are not."""
+    """Templates that escape their values and refuse undefined ones."""
     templates = Environment(
         loader=ChoiceLoader([PackageLoader(package, folder) for package, folder in rooms.items()]),
         autoescape=True,
@@ -34,9 +34,9 @@ def environment(rooms: Mapping[str, str], filters: Mapping[str, Callable[..., An
 
 
 def policy(style: str, script: str) -> str:
-    """A Content-Security-Policy under which nothing is fetched, and only this style and this script count.
+    """A Content-Security-Policy that allows only this style and this script, and fetches nothing.
 
-    Source: Content Security Policy Level 3 (W3C), whose hashes are of what stands between the tags.
+    Source: Content Security Policy Level 3 (W3C); the hashes are of the text between the tags.
     """
     styles, scripts = (base64.b64encode(sha256(each.encode()).digest()).decode() for each in (style, script))
     ours = f"style-src 'sha256-{styles}'; script-src 'sha256-{scripts}'"
@@ -45,15 +45,15 @@ def policy(style: str, script: str) -> str:
 
 TITLE = "Where does each token look?"
 _ROOM = Path(__file__).parent
-_SHARED = _ROOM.parent / "report" / "templates"  # of every page
-_FRAME = 720  # pixels that a notebook's frame is high
-_TOKENS = 40  # of each side that are drawn
-_FAINTEST = 0.05  # of a head's attention that is drawn
-_LETTERS = 18  # of a token beside the lines
+_SHARED = _ROOM.parent / "report" / "templates"  # shared by all pages
+_FRAME = 720  # height of a notebook's frame in pixels
+_TOKENS = 40  # drawn on each side
+_FAINTEST = 0.05  # the smallest attention that is drawn
+_LETTERS = 18  # characters of a drawn token
 
 
 def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = True) -> str:
-    """One HTML file with nothing from outside: a heading, what is said below it, and the viewer."""
+    """One self-contained HTML file: a heading, a paragraph below it, and the viewer."""
     files = [[_SHARED / "shared.js", _ROOM / "viewer.js"], [_SHARED / "style.css", _ROOM / "viewer.css"]]
     script, style = ("\n".join(path.read_text("utf-8") for path in group) for group in files)
     template = environment({"analyses.viewer": "."}, FILTERS).get_template("viewer_page.html.jinja")
@@ -62,7 +62,7 @@ def page(viewer: Viewer, title: str = TITLE, lead: str = "", *, heading: bool = 
 
 
 def frame(viewer: Viewer) -> str:
-    """A frame for a notebook in which scripts run that can reach nothing around it."""
+    """A sandboxed notebook frame, whose scripts can reach nothing around it."""
     return (
         f'<iframe sandbox="allow-scripts" srcdoc="{escape(page(viewer, heading=False))}" title="{TITLE}" '
         f'width="100%" height="{_FRAME}" frameborder="0"></iframe>'
@@ -70,7 +70,7 @@ def frame(viewer: Viewer) -> str:
 
 
 def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "", *, force: bool = False) -> None:
-    """Write the page of a viewer, whole or not at all; it replaces an earlier page, or with `force` any other file."""
+    """Write a viewer's page, whole or not at all, replacing an earlier page or, with `force`, any other file."""
     path = Path(out)
     if file := file_above(path):
         raise InputError(f"{file} is a file: expected a directory above {path.name}; choose another --out")
@@ -83,9 +83,9 @@ def write(viewer: Viewer, out: str | Path, title: str = TITLE, lead: str = "", *
 
 
 def static(viewer: Viewer) -> str:
-    """An SVG picture: on the left the tokens that look, on the right those that they look at, wider lines for more.
+    """An SVG picture: looking tokens on the left, tokens looked at on the right, wider lines for more attention.
 
-    It is of the first passage and head, and of no more than its first tokens.
+    It shows the first passage and head, and only the first tokens.
     """
     stack, kind, layer, head = viewer.start
     attentions = viewer.passages[0].attentions
@@ -108,9 +108,9 @@ def _printable(token: str) -> str:
 
 
 def packed(block: Any) -> str:
-    """A block's `data` inside a script element, which no text in it can end."""
+    """A block's `data` for a script element, escaped so that no text in it can end the element."""
     text = json.dumps(block.data, ensure_ascii=False, separators=(",", ":"))
     return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
-FILTERS = {"static": static, "packed": packed}  # which the template of viewers needs
+FILTERS = {"static": static, "packed": packed}  # used in the viewer's template

@@ -1,6 +1,6 @@
-"""How are labels, measures, rules and tasks worded for one who knows no notation?
+"""How are labels, measures, rules and tasks worded for readers who know no notation?
 
-A label is a string in tables alone: `Label.parse` takes it apart, and `str` puts it together again.
+In tables a label is a string: `Label.parse` takes it apart, and `str` puts it together again.
 """
 
 import re
@@ -17,21 +17,21 @@ RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
 """Dependent and head of each relation that is asked of every text."""
 STRATUM = "@"  # before the stratum in a measure's name
 SET = "set:"  # begins the label of heads that are needed together
-NAMED = " (a name or noun)"  # what stands nearest of it
+NAMED = " (a name or noun)"  # what is nearest
 
 
 class Words(NamedTuple):
-    """How something that a head does is worded."""
+    """The wording of something that a head does."""
 
     short: str  # in a cell: `object to its verb`
     said: str  # in a sentence that begins with the head: `goes from an object to its verb`
-    asks: str = ""  # the words that ask, as examples are headed: `objects`
+    asks: str = ""  # the words that ask, as in a heading over examples: `objects`
     sought: str = ""  # what each of them looks for: `their verb`
-    share: str = ""  # how a share ends that sentence, where it is neither of cases nor of the head's attention
+    share: str = ""  # how a share ends that sentence, if it is neither of cases nor of the head's attention
 
     @property
     def named(self) -> "Words":
-        """The same, asked only where a name or a noun stands nearest."""
+        """The same, asked only if a name or noun is nearest."""
         return self._replace(short=f"named {self.short}", said=f"{self.said}{NAMED}")
 
     def within(self, stratum: str) -> "Words":
@@ -41,7 +41,7 @@ class Words(NamedTuple):
 
     @property
     def infinitive(self) -> str:
-        """`goes to the last verb`, after "to"."""
+        """`goes to the last verb` in a form that follows "to"."""
         verb, _, rest = self.said.removesuffix(NAMED).partition(" ")
         return f"{'go' if verb == 'goes' else verb.removesuffix('s')} {rest}"
 
@@ -52,17 +52,17 @@ _NEAR = {"previous-token", "next-token", "self", "offset"}
 
 
 class Label(NamedTuple):
-    """What a head may be called, or what a measure asks."""
+    """A head's label, or what a measure asks."""
 
     kind: str  # `relation`, `tag`, `rule`, `any` (a class of words, whoever asks), `offset`, or a name by itself
-    name: str = ""  # of the relation or rule; how far an offset lies
-    source: str = ""  # from which tag, or end of a relation, to which `target`
+    name: str = ""  # of the relation or rule; the distance of an offset
+    source: str = ""  # a tag or an end of a relation, from which a head looks to `target`
     target: str = ""
-    stratum: str = ""  # of the measure's items, in which alone it holds
+    stratum: str = ""  # the only stratum of the measure's items in which it holds
 
     @classmethod
     def parse(cls, text: str) -> "Label":
-        """The label that tables call `text`."""
+        """Parse the `text` of a label in a table."""
         text, _, stratum = text.partition(STRATUM)
         if stratum:
             return cls.parse(text)._replace(stratum=stratum)
@@ -83,10 +83,10 @@ class Label(NamedTuple):
 
     @property
     def rung(self) -> int:
-        """What simpler descriptions leave over of it.
+        """How far it is from a simple rule.
 
-        3 what only the words' content tells, a relation, a reference or a copy; 2 a pair of tags; 1 a class of words,
-        whoever asks; 0 a distance; -1 the first position.
+        3: depends on the words' content (a relation, a reference or a copy); 2: a pair of tags; 1: a class of words,
+        whoever asks; 0: a distance; -1: the first position.
         """
         if self.kind == "set":
             return Label.parse(self.name).rung
@@ -96,11 +96,11 @@ class Label(NamedTuple):
 
     @property
     def has_rules(self) -> bool:
-        """Whether the rules that a head must beat say more than its baseline in `heads` does."""
+        """Whether the rules that a head must beat say more than its baseline in `heads`."""
         return self.kind in {*_RELATED, "rule", "any", "antecedent", "antecedent-predicting"}
 
     def words(self, title: str = "") -> Words:
-        """How it is worded; by its `title` or name where it is somebody's own."""
+        """Its wording; a user's own label goes by its `title` or name."""
         if self.stratum:
             return self._replace(stratum="").words(title).within(self.stratum)
         kind, ends, place = self.kind, (tag(self.source), tag(self.target)), ""
@@ -124,7 +124,7 @@ class Label(NamedTuple):
 
 
 def worded(label: str, vocabulary: Mapping[str, Words]) -> Words:
-    """How a label or measure of a table is worded: as its measure says, where that is known."""
+    """The wording of a table's label or measure: its measure's own if known."""
     if label.startswith(SET):
         words = worded(label.removeprefix(SET), vocabulary)
         return words._replace(short=f"{words.short}, in a set")
@@ -147,14 +147,14 @@ def plural(noun: str) -> str:
 
 
 def breakable(words: str) -> str:
-    """The same for a narrow cell: usual abbreviations, and a soft hyphen or a space of no width where it may break."""
+    """Words for a narrow cell: with common abbreviations, soft hyphens and zero-width spaces for line breaks."""
     for whole, short in WORDS["narrow"].items():
         words = words.replace(whole, short.replace("·", "\u00ad"))
     return words.replace(" to ", " → ").replace("/", "/\u200b")
 
 
 def tag(name: str) -> str:
-    """A tag in words; as it is where it is no universal one."""
+    """A tag in words; unchanged if it is not a universal one."""
     return TAGS.get(name, name)
 
 
@@ -164,7 +164,7 @@ def offset(by: int) -> str:
 
 
 def rule(name: str, unit: str = "word") -> str:
-    """A simple rule as the thing that it looks at: `last VERB/AUX` is the last verb or auxiliary."""
+    """The word that a simple rule picks: `last VERB/AUX` is the last verb or auxiliary."""
     if name in WORDS["rules"]:
         return WORDS["rules"][name]
     match name.split(" ", 2):
@@ -177,33 +177,33 @@ def rule(name: str, unit: str = "word") -> str:
 
 
 def taking(name: str) -> str:
-    """A simple rule as what one would do who follows it: `taking the last verb`; uniform attention is no choice."""
+    """Following a simple rule, in words: `taking the last verb`; uniform attention picks nothing, so it has no verb."""
     words = rule(name)
     return f"taking {words}" if words.startswith(("the last", "the next", "the first", "the nearest", "any")) else words
 
 
 def readout(name: str) -> str:
-    """What effects of keys are read off from."""
+    """The read-out of key effects, in words."""
     return WORDS["readouts"].get(name, name)
 
 
 def carried(name: str) -> str:
-    """What minimal pairs decide: `he or she` where it is one between two words."""
+    """What minimal pairs decide, such as `he or she` for two words."""
     words = name.removeprefix("adjacent ")
     return words.replace("/", " or ") + " right after its noun" * (words != name) if "/" in words else name
 
 
 def answer(name: str) -> str:
-    """The same as an answer of which a share is lost: `the choice of he or she`."""
+    """The same as an answer that can be lost in part: `the choice of he or she`."""
     return f"the choice of {carried(name)}" if "/" in name else WORDS["answers"].get(name, name)
 
 
 def needed_alone(words: Words) -> Words:
-    """What is told where a head's keys have an effect, and its attention there is little beyond chance."""
+    """The wording if a head's keys have an effect, but its attention there hardly exceeds chance."""
     sentence = f"{words.short}: the model needs what it sees there, but its attention there does not stand out"
     return words._replace(said=sentence)
 
 
 def topic(label: str, measure: str, vocabulary: Mapping[str, Words]) -> str:
-    """Of which words examples of a label are: `verbs`, or any words where the label is a rule for all."""
+    """The words that a label's examples show: `verbs`, or any words if the label is a rule for all."""
     return "words" if Label.parse(label).kind == "any" else worded(measure, vocabulary).asks

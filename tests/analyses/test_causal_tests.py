@@ -9,7 +9,7 @@ import torch
 from analyses import coreference, part_of_speech
 from analyses.measures.findings import carriers, causes
 from analyses.tasks import causal_tests
-from analyses.tasks.causal_tests import _effect_rows, _right_answers, reporting_half
+from analyses.tasks.causal_tests import _effect_rows, _right_answers, effects_of, reporting_half
 from interp import Transformer, TransformerConfig
 from interp.patching import Sweep, logit_difference, unpatched
 from interp.patching.results import guessed
@@ -56,8 +56,8 @@ def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, a
 
 def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):
     """With one person, averaging what is visible tells he from she."""
-    tasks = [coreference.effects(each).tasks for each in (model, shuffled_copy(model, 1))]
-    mine, copied = (next(task for task in each if task["task"] == "name-gender") for each in tasks)
+    task = {"name-gender": coreference.TASKS["name-gender"]}
+    mine, copied = (effects_of(each, "coreference", task, seed=0).tasks[0] for each in (model, shuffled_copy(model, 1)))
     assert (mine["accuracy"], mine["refused"]) == (1.0, None)
     assert copied["accuracy"] > 0.9
     assert "a copy of it whose heads look elsewhere" in copied["refused"]

@@ -13,7 +13,7 @@ from commands import refusal
 
 from analyses import report, runs
 from analyses.cli import command_frame as frame
-from analyses.cli import inspection
+from analyses.cli import command_lines, inspection
 from analyses.execution.provenance import digest
 from analyses.experiments import EXPERIMENTS
 from interp import InputError
@@ -121,7 +121,8 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     line = frame.folded(f"wrote {position}/report.html", "beside it run.json, tables/ and figures/")
     lines = [frame.filled(text) for text in told]
     lines += [line, f"open {(position / 'report.html').resolve().as_uri()}"]
-    lines += [f"next: interp inspect {position} L1.H2", f"      interp card {position} L1.H2", ""]
+    first, second = (command_lines(["interp", name, str(position), "L1.H2"], 6) for name in ("inspect", "card"))
+    lines += [f"next: {first}", f"      {second}", ""]
     assert typed(capsys, *asked) == (0, "\n".join(lines), "")
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}

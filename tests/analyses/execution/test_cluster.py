@@ -21,7 +21,7 @@ from page_code import ROOT, blocks
 
 from analyses import corpora, part_of_speech
 from analyses.execution import cluster, lots
-from analyses.execution.cluster import connected
+from analyses.execution.cluster import ClusterError, connected
 from analyses.execution.lots import Setting, Shards, using
 from analyses.measures.head_tables import Collected
 from analyses.reading.windows import Reading
@@ -84,7 +84,7 @@ def slow(seconds: float) -> float:
 def test_a_lost_scheduler_is_a_line_and_what_was_done_is_kept(tmp_path):
     shards = partial(Shards.for_output, tmp_path / "out", "x", {})
     asked = [(0.01 * number,) for number in range(40)]
-    lost = pytest.raises(InputError, match="the cluster did not do its work")
+    lost = pytest.raises(ClusterError, match="the cluster did not do its work")
     with (
         dask(tmp_path, 1) as (address, (scheduler, _)),
         connected(address) as executor,

@@ -1,10 +1,9 @@
 """Lots give the same results wherever they run, are kept until all are done, and never mix with another run's."""
 
 import gc
-import multiprocessing
 import weakref
 from collections import Counter
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import BrokenExecutor, Executor, Future
 from functools import partial
 from pathlib import Path
 
@@ -14,9 +13,10 @@ import pytest
 import torch
 from repeats import copying, repeating_texts
 
+from analyses import report
 from analyses.corpora import read
 from analyses.execution import lots
-from analyses.execution.cluster import Workers, connected, perform
+from analyses.execution.cluster import ClusterError, Workers, connected, perform
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.lots import Setting, Shards, using
 from analyses.labels import label
@@ -177,9 +177,23 @@ def test_any_executor_does_lots_and_tables_are_those_of_one_process(tmp_path, mo
         pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert len(stub.calls) > 5
     assert max(map(max, stub.calls)) < 300_000  # models are sent by name
-    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
-        for one, other in zip(here, read_by(pool, model, tmp_path), strict=True):
-            pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+class LosesProbes(Sent):
+    """An executor that breaks while probes are read, a part that a report can do without."""
+
+    def submit(self, fn, /, *args, **options):
+        if b"analyses.probe" in args[0]:
+            raise BrokenExecutor("all workers are gone")
+        return super().submit(fn, *args, **options)
+
+
+def test_a_cluster_that_is_lost_in_a_part_that_may_be_refused_ends_the_run_and_keeps_its_lots(tmp_path):
+    texts, out = [read("sentences:16")], tmp_path / "out"
+    options = {"behaviours": ["part-of-speech"], "labels": False, "pairs": 10, "cluster": LosesProbes()}
+    with pytest.raises(ConnectionError, match=r"all workers are gone.*the same command resumes"):
+        report.build(load("textbook"), texts, out, **options)
+    assert [*tmp_path.glob(".out.shards/*.shard")]
 
 
 def next_ids(model: Model, text: str) -> list[int]:
@@ -191,19 +205,19 @@ def test_what_a_cluster_cannot_do_is_refused_in_a_line():
     expected = next_ids(model, "The baker")
     with using(Setting(Shards(), Sent())):
         assert lots.do(partial(next_ids, model), [("The baker",)]) == [expected]
-        with pytest.raises(InputError, match="cannot receive your own code"):
+        with pytest.raises(ClusterError, match="cannot receive your own code"):
             lots.do(lambda: 1, [()])
         with pytest.raises(InputError, match="expected fewer than 3"):
             lots.do(refused, [(3,)])
-        with pytest.raises(InputError, match="save this one, and load it by its directory"):
+        with pytest.raises(ClusterError, match="save this one, and load it by its directory"):
             lots.do(partial(next_ids, copying([planted.uniform], [planted.uniform])), [("a",)])
         with torch.no_grad():
             model.last.embed.token.weight[3, 3] += 1
-        with pytest.raises(InputError, match=r"textbook on \S+ is another model than here"):
+        with pytest.raises(ClusterError, match=r"textbook on \S+ is another model than here"):
             lots.do(partial(next_ids, model), [("The baker",)])
     with (
         using(Setting(Shards(), Older())),
-        pytest.raises(InputError, match=r"worker on \S+ runs another version of interp"),
+        pytest.raises(ClusterError, match=r"worker on \S+ runs another version of interp"),
     ):
         lots.do(kept, [(3,)])
 

@@ -89,7 +89,7 @@ def test_without_labels_what_does_not_beat_its_rules_has_the_name_of_the_rule_th
 
 def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     position, syntax = said(tables)
-    assert verdicts([position, syntax]) == "Position is found, syntax in part"
+    assert verdicts([position, syntax]) == "Heads track position; evidence for syntax is partial"
     looks = "L1.H0 looks at what followed this token before (induction) with 90% of its attention"
     assert position.first == f"{looks}; uniform attention gets 2%."
     assert position.rest == (
@@ -140,7 +140,7 @@ def test_what_no_head_shows_is_read_off_many_items_or_how_few_is_said(tables):
 
 def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
     found = said({**tables, "labels": tables["labels"].iloc[:1]})
-    assert verdicts(found) == "Position is found, syntax in effects only"
+    assert verdicts(found) == "Heads track position; evidence for syntax is causal only"
     assert found[1].first.startswith(
         "Given what it computed for the other prompt, L0.H1 flips 6 of 40 answers; the choice "
     )
@@ -149,9 +149,12 @@ def test_what_shows_in_effects_only_is_told_by_its_effect_first(tables):
 
 def test_attention_is_untested_where_nothing_was_patched_or_hidden(tables):
     found, untested = said({"heads": tables["heads"]}), "in attention (effect untested)"
-    assert verdicts(found) == f"Position and syntax show {untested}"
+    assert verdicts(found) == f"Evidence for position and syntax is {untested}"
     none = [replace(found[-1], verdict="none", title=title) for title in ("syntax", "coreference")]
-    assert verdicts([*found[:1], *none]) == f"Position shows {untested}, syntax and coreference not found"
+    assert (
+        verdicts([*found[:1], *none])
+        == f"Evidence for position is {untested}; we found no heads for syntax and coreference"
+    )
 
 
 def test_its_code_ranks_the_facts_of_a_run_and_makes_its_headline(tmp_path, monkeypatch, capsys):
