@@ -2,8 +2,8 @@
 
     python -m benchmarks.simple_rules [--corpus stories:300] [--corpus tales:300]
 
-Prints, for each relation and direction, the rule that is right most often: a fixed offset in words, or the nearest word
-with certain tags on one side. A head that is right no more often need not know the relation. A rule is right if it
+Prints, for each relation and way to ask, the rule that is right most often: a fixed offset in words, or the nearest
+word with certain tags on one side. A head that is right no more often need not know the relation. A rule is right if it
 chooses a correct word; there may be several (two adjectives of one noun). The model only decides which words are read
 together, so its weights do not matter.
 """
@@ -34,7 +34,7 @@ def reader() -> Transformer:
 
 
 def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
-    """One row per relation, direction and kind of model: number of items, the best rule, and how often it is right.
+    """One row per relation, way to ask and kind of model: number of items, the best rule, and how often it is right.
 
     For a decoder only words before the asking word count. `right` accepts any correct word, `exact` only the item's
     own; each is for the rule that is best at it.

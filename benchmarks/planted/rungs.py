@@ -19,11 +19,11 @@ from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.heads import seek
 
-SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
+SHARE = 0.7  # of a mixture's attention follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"
-BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # as `analyses.scoring.rules` words it
+BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # words of `analyses.scoring.rules`
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
-_N_HEADS = 8  # a layer
+_N_HEADS = 8  # per layer
 MIXED = (  # of relation and of reference: the rule that names the mixture, and the other
     (
         *(("object", "nearest of class"), ("nearest of class", "object")),
