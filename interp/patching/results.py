@@ -41,7 +41,7 @@ class Cells(Result):
     """
 
     site: str  # what was changed; edges have none
-    direction: Direction  # `denoise` or `noise` (ablations too)
+    direction: Direction  # `denoise` or `noise`; ablations count as `noise`
     axes: tuple[str, ...]
     # by metric, with the cell changed; for magnitudes, edges and searches, the effects themselves
     values: dict[str, Float[Tensor, "*cells prompt"]]
