@@ -1,20 +1,20 @@
-"""What do the exercises on induction heads and on indirect objects take, here and in TransformerLens?
+"""What do exercises on induction heads and indirect objects cost, here and in TransformerLens?
 
     python -m benchmarks.arena [--repeats 5]      # some five minutes on two cores
 
-The questions are those of ARENA's chapters on induction heads and on indirect objects; text and code are our own. Each
-is answered twice, by a function `ours_...` with `interp` and by a function `theirs_...` with TransformerLens and what
-it has ready-made: on the weights of one random GPT-2, ours by `models.wrap`, theirs by its bridge, and on the default
-model, which both load. Both give the same numbers, or the run stops. Prints a line about the machine, then JSON lines,
-one a model and exercise and one a model for all:
+The questions come from ARENA's chapters on induction heads and indirect objects; text and code are our own. Each is
+answered twice: by a function `ours_...` with `interp`, and by a function `theirs_...` with TransformerLens and its
+built-in functions. Both run on one random GPT-2 (ours through `models.wrap`, theirs through its bridge) and on the
+default model, which both load. If their numbers differ, the run stops. Prints a line about the machine, then JSON
+lines, one per model and exercise and one per model for all:
 
     model                       `random` or `default`
     ours_lines, theirs_lines    lines of the two functions without docstring and blank lines, as ruff formats them
     ratio_lines                 the first over the second
-    ours_s, theirs_s            processor's seconds, medians over repeats in alternation
-    off                         the largest difference of a number, in parts of the largest number
+    ours_s, theirs_s            CPU seconds, medians over alternating repeats
+    off                         the largest difference of a number, as a fraction of the largest number
 
-What is compared is the way to the numbers. The default model's heads do show what is asked for; random ones do not.
+We compare the way to the numbers. The default model's heads show these behaviours; random ones do not.
 
 All eight, on one thread: 0.093 against 0.667 s for the random GPT-2 (4 layers of 4 heads, d_model 64), 5.63 against
 8.33 s for the default (4.68 and 4.62 of it for the matrix product of one OV circuit).
@@ -46,7 +46,7 @@ SENTENCE = "When {} and {} went to the house, {} gave a letter to"
 
 
 class Given(NamedTuple):
-    """The two models, tokens that come twice, prompts with the two answers, and the models' sizes."""
+    """The two models, repeated tokens, prompts with two answers, and the models' sizes."""
 
     ours: Transformer
     theirs: Any
@@ -56,12 +56,12 @@ class Given(NamedTuple):
     right: Tensor
     wrong: Tensor
     layers: int
-    heads: int  # a layer
+    heads: int  # per layer
     vocabulary: int
 
 
 def ours_heads(given: Given) -> Tensor:
-    """Attention to the token before, and to what followed the earlier copy: kind layer head."""
+    """Attention to the previous token, and to the token after the earlier copy: kind layer head."""
     out = run(given.ours, given.twice, capture="decoder.*.attn.pattern")
     pattern = torch.stack([out[f"decoder.{layer}.attn.pattern"] for layer in range(given.layers)]).mean(1)
     return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
@@ -93,7 +93,7 @@ def theirs_ablation(given: Given) -> Tensor:
 
 
 def ours_copying(given: Given) -> Tensor:
-    """Share of tokens whose own logit each head raises most, by its weights: layer head."""
+    """The share of tokens whose own logit each head's weights raise most: layer head."""
     model = given.ours
     circuits = model.W_E @ model.W_V[:] @ model.W_O[:] @ model.W_U
     return (circuits.argmax(-1) == torch.arange(given.vocabulary)).float().mean(-1)
@@ -106,7 +106,7 @@ def theirs_copying(given: Given) -> Tensor:
 
 
 def ours_difference(given: Given) -> Tensor:
-    """The logit of the right answer less that of the wrong one, at the last position: prompt."""
+    """The right answer's logit minus the wrong one's, at the last position: prompt."""
     logits, row = given.ours(given.clean)[:, -1], torch.arange(len(given.clean))
     return logits[row, given.right] - logits[row, given.wrong]
 
@@ -117,7 +117,7 @@ def theirs_difference(given: Given) -> Tensor:
 
 
 def ours_attribution(given: Given) -> Tensor:
-    """What each head writes towards the difference: layer head prompt."""
+    """What each head adds directly to the difference: layer head prompt."""
     return direct_logit_attribution(given.ours, given.clean, given.right, given.wrong).by_head()
 
 
@@ -162,7 +162,7 @@ def theirs_patching(given: Given) -> Tensor:
 
 
 def ours_paths(given: Given) -> Tensor:
-    """The mean difference with what each head writes straight to the logits as in the clean prompt: layer head."""
+    """The mean difference with each head's direct path to the logits from the clean prompt: layer head."""
     pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
     paths = path_patch(given.ours, pairs, logit_difference(), [Receiver("logits")])
     return paths.values["logit_difference"].mean(-1)
@@ -196,7 +196,7 @@ EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]
 
 
 def default() -> Given:
-    """The default model in both libraries, random tokens twice, and sentences with an indirect object."""
+    """The default model in both libraries, repeated random tokens, and sentences with an indirect object."""
     ours = load("default")
     bridge = bridged(Path(__file__).resolve().parents[1] / "models" / "checkpoints" / "default")
     torch.manual_seed(0)
@@ -231,12 +231,12 @@ MODELS: dict[str, Callable[[], Given]] = {"random": untrained, "default": defaul
 
 
 def lines(function: Callable[..., Any]) -> int:
-    """Of the source, without blank lines and the docstring, which is one line where there is one."""
+    """The number of source lines, without blank lines and the docstring (at most one line)."""
     return sum(1 for line in inspect.getsource(function).splitlines() if line.strip()) - bool(function.__doc__)
 
 
 def measured(function: Callable[[Given], Tensor], given: Given) -> tuple[float, Tensor]:
-    """Processor's seconds, and the numbers."""
+    """CPU seconds, and the numbers."""
     began = time.process_time()
     with torch.no_grad():
         values = function(given)
@@ -247,7 +247,7 @@ def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
     """One exercise, both ways.
 
     Raises:
-        AssertionError: the two ways give other numbers.
+        AssertionError: the two ways give different numbers.
     """
     ours, theirs = EXERCISES[name]
     runs, off = [], 0.0

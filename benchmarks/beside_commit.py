@@ -1,16 +1,15 @@
-"""Has a change made anything slower? An older commit and this tree take turns on the same jobs, in one run.
+"""Has a change made anything slower? An older commit and this tree alternate on the same jobs, in one run.
 
     python -m benchmarks.beside_commit COMMIT [--turns 10] [--only z resid_pre]
 
-Each tree runs in a process of its own, with its own code. A turn runs every job in both, in an order that changes from
-turn to turn. A job that takes less than a third of a second is repeated within its turn until it does. Each row is one
-JSON line:
+Each tree runs its own code in its own process. A turn runs every job in both, in an order that changes from turn to
+turn. A job is repeated within its turn until it has taken a third of a second. Each row is one JSON line:
 
     name            the job; those named as in `benchmarks.sweeps` have its shapes
-    old_s, new_s    median seconds of either tree
+    old_s, new_s    median seconds of each tree
     ratio           new / old, the geometric mean over turns
     upper           upper bound of its 95% interval (t over the turns' logarithms)
-    same            whether both trees gave the same numbers, and else the largest difference
+    same            whether both trees gave the same numbers, or else the largest difference
 """
 
 import json
@@ -31,7 +30,7 @@ import numpy as np
 import torch
 from scipy.stats import t
 
-# each process imports these from its own tree, so only names that both trees have are used
+# each process imports these from its own tree, so use only names that both trees have
 from analyses import coreference, corpora, part_of_speech, position
 from benchmarks import cost
 from benchmarks.console import arguments, machine, show
@@ -42,7 +41,7 @@ from models import load
 
 Job = Callable[[], object]
 ROOT = Path(__file__).resolve().parents[1]
-LEAST = 1 / 3  # seconds that a job is repeated for
+LEAST = 1 / 3  # seconds: a job is repeated until then
 SMALL = Shape(4, 8, 256, 4_096)
 model_of, loaded = cache(cost.model_of), cache(load)
 
@@ -109,7 +108,7 @@ JOBS: dict[str, Callable[[], Job]] = {
 
 
 def serve() -> None:
-    """Run the job that each line names, and answer with its seconds; numbers go to the file that a line gives."""
+    """Run the job that each input line names and print its seconds; its numbers go to the file that the line names."""
     ready: dict[str, Job] = {}
     for line in sys.stdin:
         name, _, file = line.strip().partition("\t")
@@ -127,7 +126,7 @@ def serve() -> None:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """The tree of a commit, for as long as the block lasts."""
+    """A commit's tree, while the block runs."""
     with TemporaryDirectory() as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
@@ -139,7 +138,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 @contextmanager
 def worker(tree: Path) -> Iterator[Callable[..., float]]:
-    """A tree's own process, as a function that runs a job and gives its seconds."""
+    """A process for a tree, as a function that runs a job and returns its seconds."""
     environment = os.environ | {"PYTHONPATH": str(tree), "HF_HUB_OFFLINE": "1"}
     code = f"import runpy; runpy.run_path({str(Path(__file__))!r})['serve']()"
     process = subprocess.Popen([sys.executable, "-c", code], cwd=tree, env=environment, text=True, stdin=-1, stdout=-1)
@@ -160,7 +159,7 @@ def worker(tree: Path) -> Iterator[Callable[..., float]]:
 
 
 def compared(old: Callable[..., float], new: Callable[..., float], name: str, turns: int) -> dict[str, object]:
-    """A job's row."""
+    """The row of one job."""
     trees, values = {"old": old, "new": new}, []
     with TemporaryDirectory() as folder:
         for label, run_job in trees.items():
@@ -179,7 +178,7 @@ def compared(old: Callable[..., float], new: Callable[..., float], name: str, tu
 
 
 def main() -> None:
-    """Print a row a job."""
+    """Print one row per job."""
     parser = arguments(__doc__)
     parser.add_argument("commit")
     parser.add_argument("--turns", type=int, default=10)

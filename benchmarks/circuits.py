@@ -1,26 +1,26 @@
-"""What does a circuit's run cost, beside the products of its live nodes, and beside the plain way?
+"""What does a circuit's run cost, compared with its live nodes' products and with the plain way?
 
     python -m benchmarks.circuits [--smallest] [--turns 2]
 
 GPT-2 small's shape with random weights, 32 pairs of 16 tokens that differ in a token of the first half, and the top
-edges of edge attribution in ten sizes. Prints a line about the machine and one JSON line a size: of each job the least
-of its turns, which take turns with each other, in seconds of one thread of the processor:
+edges of edge attribution in ten sizes. Prints a line about the machine and one JSON line per size: each job's fastest
+turn (jobs alternate), in seconds of one CPU thread:
 
-    share, edges, live    of all edges, how many are left without dead ends, and how many nodes write
-    ours                  `faithfulness` for this circuit; its reference and metrics are in it
-    shared                of these, what every call takes: the empty circuit's
-    products              the live nodes' matrix products alone, in rows (positions of prompts) that can differ
-    sums                  adding up what the receivers read, as one dense product a layer
+    share, edges, live    share of all edges, edges left without dead ends, and nodes that write
+    ours                  `faithfulness` for this circuit, with its reference and metrics
+    shared                the part that every call takes: the empty circuit's time
+    products              only the live nodes' matrix products, in rows (positions of prompts) that can differ
+    sums                  summing what the receivers read, as one dense product per layer
     plain                 the plain way: every node's write in one buffer, every receiver's own input; one turn
-    by_products           (ours - shared) / products, where any node is live
+    by_products           (ours - shared) / products, if any node is live
     by_floor              (ours - shared) / (products + sums)
     faster                plain / ours
-    ours_mb, plain_mb     the process's peak of memory above what it held before the job
+    ours_mb, plain_mb     the process's peak memory above what it held before the job
 
-A circuit of edges has two kinds of arithmetic that no way of running it avoids. Live nodes multiply by their weights;
-and every receiver that keeps edges of its own adds up what these carry, a product of as many entries as there are
-edges. So the floor is both. Norms, attention's mixing and activations are not in it, nor what lays tensors out.
-The plain way is what public packages do (Hanna 2024's, MIB's): written here, over the same weights.
+Every way of running an edge circuit needs two kinds of arithmetic. Live nodes multiply by their weights. Every receiver
+with edges of its own sums what these carry, a product with as many entries as there are edges. The floor is both; it
+leaves out norms, attention's mixing, activations and tensor layout.
+The plain way is what public packages do (Hanna 2024's, MIB's), rewritten here over the same weights.
 """
 
 import ctypes
@@ -63,7 +63,7 @@ def task(stack: StackConfig) -> tuple[Transformer, Pairs]:
 
 
 def circuits(model: Transformer, pairs: Pairs) -> list[Circuit]:
-    """The top edges by edge attribution of four pairs, in every size, without dead ends."""
+    """Circuits of every size, without dead ends: the top edges by edge attribution on four pairs."""
     graph, few = Graph.from_model(model), pairs.take(torch.arange(4))
     scores = edge_attribution(model, few, logit_difference(), steps=1).mean().abs().nan_to_num(-1).flatten()
     order = scores.argsort(descending=True)
@@ -76,7 +76,7 @@ def circuits(model: Transformer, pairs: Pairs) -> list[Circuit]:
 
 
 def live(circuit: Circuit) -> list[tuple[int, int, int, int]]:
-    """By layer: how many heads' inputs are read from edges, how many heads and feed-forwards write, senders before."""
+    """Per layer: head inputs with edges, live heads, live feed-forwards, and senders before the layer."""
     edges, graph = circuit.members, circuit.graph
     fed = [name for name, any_ in zip(graph.receivers, edges.any(0).tolist(), strict=True) if any_]
     wrote = [name for name, any_ in zip(graph.senders, edges.any(1).tolist(), strict=True) if any_]
@@ -90,7 +90,7 @@ def live(circuit: Circuit) -> list[tuple[int, int, int, int]]:
 
 
 def floor(model: Transformer, circuit: Circuit, rows: int) -> Callable[[], None]:
-    """The products of the live nodes alone, of as many rows."""
+    """Only the live nodes' products, with this many rows."""
     config = model.last.config
     x, hidden = torch.randn(rows, config.d_model), torch.randn(rows, config.d_mlp)
     z = torch.randn(config.n_heads, rows, config.d_head)
@@ -109,7 +109,7 @@ def floor(model: Transformer, circuit: Circuit, rows: int) -> Callable[[], None]
 
 
 def sums(model: Transformer, circuit: Circuit, rows: int) -> Callable[[], None]:
-    """What every receiver that edges feed reads, added up from all live senders before it."""
+    """The inputs of all receivers with edges, summed over all live senders before them."""
     changes = torch.randn(rows, len(circuit.graph.senders), model.config.d_model)
     out = torch.empty(max(count for count, *_ in live(circuit)) + 1, rows, model.config.d_model)
 
@@ -128,7 +128,7 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
     reference = written(model, graph, pairs.inputs[1])
     batch, sites = pairs.clean, node_sites(model, graph)
     outside = (graph.exists & ~circuit.members).float()
-    changes = torch.zeros(*batch.ids.shape, len(graph.senders), config.d_model)  # reference less own
+    changes = torch.zeros(*batch.ids.shape, len(graph.senders), config.d_model)  # reference minus own
     stream = model.last.embed(batch.ids, batch.positions)
     changes[:, :, 0] = reference["decoder.embed"][..., 0, :] - stream
     receivers = iter(range(len(graph.receivers)))
@@ -158,9 +158,9 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
 
 
 def cost(job: Callable[[], Tensor | None]) -> tuple[float, float, Tensor | None]:
-    """The processor's seconds that it takes, of one thread, its peak of memory in MB, and what it gave."""
+    """A job's CPU seconds on one thread, its peak memory in MB, and its result."""
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
-        trim(0)  # memory that another job has freed would hide what this one takes
+        trim(0)  # memory freed by another job would hide this one's use
     with Peak() as peak:
         began = time.process_time()
         out = job()

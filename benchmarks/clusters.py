@@ -1,14 +1,14 @@
-"""Are lots the same wherever they are done, what is lost when workers die, and what does a lot cost beside its work?
+"""Do lots give the same tables wherever they run, what is lost when workers die, and what does a lot cost on top?
 
     python -m benchmarks.clusters [--only same kills restarts speed merge] [--model textbook] [--runs 20]
 
-same     tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 workers of Dask beside one process
-kills    the same report while workers are killed at random moments: how many lots were done more than once
+same     tables of report, patch, compare and probes, byte for byte: 1, 2 and 4 Dask workers against one process
+kills    the same report while workers are killed at random moments: how many lots ran more than once
 restarts the same report again after its scheduler was killed at a random lot, one for ten runs
-speed    seconds of reading a text with 1 and 2 workers, and what packing, encoding and keeping add to a lot
-merge    10,000 shards read back and added up: seconds, and by how much memory grew
+speed    seconds to read a text with 1 and 2 workers, and what packing, encoding and storing add to a lot
+merge    10,000 shards read back and summed: seconds, and growth of memory
 
-Every process has one thread. Run it with nothing else at work.
+Every process has one thread. Run it on an idle machine.
 """
 
 import os
@@ -47,15 +47,15 @@ _MAKERS = tuple(partial(each.collector, seed=0) for each in OURS.values() if eac
 
 @contextmanager
 def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
-    """Processes of Dask, which are started again when they die; of a `SubprocessCluster` the scheduler is one too."""
+    """Dask processes that restart when they die; in a `SubprocessCluster` the scheduler is a process too."""
     import dask
     import distributed
 
     from analyses.execution.cluster import connected
 
-    # Dask gives a machine up whose worker is not back in 15 s, which a busy one may take to start it
+    # a busy machine may need more than Dask's 15 s to start a killed worker again
     dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
-    often = {"allowed_failures": 20}  # so often may one lot's workers be killed
+    often = {"allowed_failures": 20}  # how often a lot's workers may be killed
     options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
     processes = getattr(distributed, kind)(n_workers=n, threads_per_worker=1, **options)
     with processes as cluster, connected(cluster.scheduler_address) as executor:
@@ -63,7 +63,7 @@ def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
 
 
 def commands(model: str) -> dict[str, Callable[..., object]]:
-    """What writes each directory, by name."""
+    """The functions that write each directory, by name."""
     loaded, texts = load(model), [corpora.read(_TEXTS)]
     prompts = pd.DataFrame([("The baker near the tailors", "The bakers near the tailors", " was", " were")] * 2)
     prompts.columns = ["clean", "corrupt", "answer", "wrong"]
@@ -76,14 +76,14 @@ def commands(model: str) -> dict[str, Callable[..., object]]:
 
 
 def tables(write: Callable[..., object], executor: Executor | None) -> dict[str, bytes]:
-    """The bytes of the tables that a command leaves."""
+    """The bytes of the tables that a command writes."""
     with tempfile.TemporaryDirectory() as folder:
         write(out=Path(folder) / "out", cluster=executor)
         return {path.name: path.read_bytes() for path in (Path(folder) / "out" / "tables").iterdir()}
 
 
 def same(model: str, runs: int) -> None:
-    """Each command by one process, and by 1, 2 and 4 workers."""
+    """Each command with one process, and with 1, 2 and 4 workers."""
     alone = {name: tables(write, None) for name, write in commands(model).items()}
     for n in (1, 2, 4):
         with workers(n) as (executor, _):
@@ -94,7 +94,7 @@ def same(model: str, runs: int) -> None:
 
 
 class Counted(Executor):
-    """Notes each time that a worker makes a call, in a file of its own."""
+    """An executor that records each call by a worker in a separate file."""
 
     def __init__(self, executor: Executor, folder: Path):
         self.executor, self.folder, self.sent = executor, folder, 0
@@ -105,7 +105,7 @@ class Counted(Executor):
 
 
 def noted(folder: str, function: Callable[..., Any], *args: Any) -> Any:
-    """The call, and a file that says that it was made."""
+    """Make the call, and write a file that records it."""
     os.close(tempfile.mkstemp(dir=folder)[0])
     return function(*args)
 
@@ -121,7 +121,7 @@ def kills(model: str, runs: int) -> None:
 
             def kill(cluster=cluster, ended=ended, folder=folder) -> None:
                 nonlocal killed
-                due = rng.randrange(1, 30)  # of the lots begun: by the clock a busy machine would get nowhere
+                due = rng.randrange(1, 30)  # in lots begun: with timed kills a busy machine would never finish
                 while not ended.wait(rng.uniform(0, 0.2)):
                     if len([*folder.iterdir()]) < due:
                         continue
@@ -142,7 +142,7 @@ def kills(model: str, runs: int) -> None:
 
 
 def restarts(model: str, runs: int) -> None:
-    """Reports that are told that their scheduler died, and once more with another: their shards go on."""
+    """Reports that learn that their scheduler died, then run again with another and reuse their shards."""
     write, rng = commands(model)["report"], random.Random(0)
     with tempfile.TemporaryDirectory() as notes, workers(2) as (executor, _):
         whole = tables(write, counted := Counted(executor, Path(notes)))
@@ -181,12 +181,12 @@ def _reading(model: Any, texts: Any, setting: Setting) -> float:
 
 
 def _read(model: Any, lot: Any) -> Any:
-    """What one lot leaves."""
+    """The result of one lot."""
     return collectors._read_lot(model, Heads.from_model(model), _MAKERS, (), lot)
 
 
 def speed(model: str, runs: int) -> None:
-    """Reading in turn with one worker and with two, then a lot's costs in this process."""
+    """Read alternately with one worker and with two, then measure a lot's costs in this process."""
     loaded, texts = load(model), [*corpora.read(_LONG)]
     known = {id(loaded): fingerprint(loaded)}
     for n in (1, 2, 1, 2):
@@ -221,7 +221,7 @@ def _seconds(step: Callable[[], Any], times: int = 5) -> float:
 
 
 def merge(model: str, runs: int) -> None:
-    """The state of one lot, kept under 10,000 names."""
+    """Merge one lot's state, stored under 10,000 names."""
     loaded = load(model)
     content = encoded(_read(loaded, next(collectors.lots_of(corpora.read(_TEXTS)))))
     merged = [make(loaded) for make in _MAKERS]
@@ -235,7 +235,7 @@ def merge(model: str, runs: int) -> None:
 
 
 def main() -> None:
-    """All, or what is asked for."""
+    """Run all parts, or those that `--only` names."""
     parts = {each.__name__: each for each in (same, kills, restarts, speed, merge)}
     parser = arguments(__doc__)
     parser.add_argument("--only", nargs="+", choices=parts, default=[*parts])

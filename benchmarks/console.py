@@ -1,4 +1,4 @@
-"""What benchmarks share: arguments, a line about the machine, rows as JSON, processes of their own, drawn curves."""
+"""What benchmarks share: arguments, a line about the machine, rows as JSON, separate processes, curves."""
 
 import argparse
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def arguments(doc: str | None, **switches: str) -> argparse.ArgumentParser:
-    """A parser whose help is the benchmark's docstring; `switches` are options without a value, and what they do."""
+    """A parser whose help is the benchmark's docstring; `switches` are options without a value, with their help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, does in switches.items():
         parser.add_argument(f"--{name}", action="store_true", help=does)
@@ -21,12 +21,12 @@ def arguments(doc: str | None, **switches: str) -> argparse.ArgumentParser:
 
 
 def show(**row: object) -> None:
-    """One line of JSON."""
+    """Print one line of JSON."""
     print(json.dumps(row), flush=True)
 
 
 def machine(*packages: str, device: str = "cpu", **more: object) -> None:
-    """A line about what rows were measured on: with a load of others, rows are worth nothing."""
+    """Print a line about the machine: under other load, rows are worth nothing."""
     import torch
 
     processor = (
@@ -37,9 +37,9 @@ def machine(*packages: str, device: str = "cpu", **more: object) -> None:
 
 
 def apart(function: Callable[..., Any], *given: Any) -> Any:
-    """What a function returns in a process of its own, which may have processes too.
+    """What a function returns in a separate process, which may have child processes.
 
-    Memory that another job has freed would hide what this one takes.
+    In this process, memory freed by another job would hide what this one takes.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         return pool.submit(function, *given).result()
@@ -53,10 +53,10 @@ def curves(
     unit: str = "seconds",
     scale: str = "log",
 ) -> None:
-    """Draw lines into a file, on axes that are logarithmic or of another `scale`.
+    """Draw lines into a file, on logarithmic axes or another `scale`.
 
-    A panel is a title, what is varied, its values, and lines by name; a style a colour of `analyses.figures.style`, how
-    the line is broken, and its width: "INK -- 2".
+    A panel is a title, the name of what varies, its values, and lines by name. A style is a colour of
+    `analyses.figures.style`, a line style, and a width: "INK -- 2".
     """
     from analyses.figures import style
 

@@ -2,9 +2,9 @@
 
     python -m benchmarks.corpus_memory [--model default] [--stories 300 1500] [--figure docs/figures/memory.png]
 
-Reads generated stories once for position, part of speech and coreference together, each corpus size in a process of its
-own. Prints one JSON line a size: stories, tokens, seconds, and the process's peak resident memory, of which `loaded_mb`
-was there before the first text was read.
+Reads generated stories once for position, part of speech and coreference together, each corpus size in a separate
+process. Prints one JSON line per size: stories, tokens, seconds, and the process's peak resident memory; `loaded_mb` is
+the part used before the first text.
 """
 
 import resource
@@ -19,7 +19,7 @@ LINES = {"peak": "peak", "before the first text": "loaded"}
 
 
 class Stories:
-    """A corpus that is made anew whenever it is read, so that it takes no memory of its own."""
+    """A corpus that is generated whenever it is read, so that it takes no memory."""
 
     name = "stories"
 
@@ -37,7 +37,7 @@ def peak_mb() -> float:
 
 
 def measure(model_name: str, count: int) -> dict[str, float]:
-    """One size."""
+    """Measure one size."""
     from analyses import coreference, part_of_speech, position
     from analyses.reading.windows import Reading
     from analyses.scoring.collectors import collect
@@ -55,7 +55,7 @@ def measure(model_name: str, count: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Start one process a size."""
+    """Start one process per size."""
     parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--stories", type=int, nargs="+", default=list(STORIES))

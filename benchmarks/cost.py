@@ -1,16 +1,16 @@
-"""How do the seconds of a sweep grow with length, layers and prompts, and does its memory keep to the budget?
+"""How does a sweep's time grow with length, layers and prompts, and does its memory stay within the budget?
 
     python -m benchmarks.cost [--longest 1024] [--figure docs/figures/cost.png]
 
 Sweeps `z` by layer and head in a random model of GPT-2 small's shape; clean and corrupted prompts differ at their
-middle. Prints one JSON line a point:
+middle. Prints one JSON line per point:
 
-    grown, at      what is varied, and its value; the rest is 12 layers, 8 prompts of 16 tokens (of length: 1 prompt)
+    grown, at      what varies, and its value; the rest is 12 layers, 8 prompts of 16 tokens (for length: 1 prompt)
     ours_s         seconds of the sweep
-    one_forward_s  seconds of one plain forward a cell: cells x the median of some
+    one_forward_s  seconds of one plain forward per cell: cells x the median of some
     floor_s        as in `benchmarks.sweeps`
-    budget_mb      what the sweep was allowed, and
-    peak_mb        by how much the process's peak memory grew meanwhile
+    budget_mb      the sweep's budget
+    peak_mb        growth of the process's peak memory during the sweep
 """
 
 import statistics
@@ -73,7 +73,7 @@ def pairs_of(model: Transformer, shape: Shape) -> Pairs:
 
 
 def points(longest: int) -> Iterator[tuple[str, int, Shape, int]]:
-    """What is varied, its value, the shape and the budget in MB."""
+    """What varies, its value, the shape and the budget in MB."""
     for length in (length for length in (16, 32, 64, 128, 256, 512, 1024) if length <= longest):
         yield "length", length, replace(GPT2, prompts=1, positions=length, first=length // 2), 2048
     for layers in (2, 4, 8, 12, 24):
@@ -86,14 +86,14 @@ def points(longest: int) -> Iterator[tuple[str, int, Shape, int]]:
 
 
 def measure(shape: Shape, budget: int) -> dict[str, object]:
-    """One point."""
+    """Measure one point."""
     model = model_of(shape)
     pairs = pairs_of(model, shape)
 
     def ours() -> object:
         return sweep(model, pairs, logit_difference(), "z", budget=budget * MB)
 
-    run(model, pairs.corrupt)  # what a forward pass itself takes is no sweep's
+    run(model, pairs.corrupt)  # a forward pass's own memory does not count
     with Peak() as peak:
         first, _ = timed(ours, CPU)
     seconds = statistics.median(timed(ours, CPU)[0] for _ in range(3 if first < 5 else 1))
@@ -114,7 +114,7 @@ def measure(shape: Shape, budget: int) -> dict[str, object]:
 
 
 def draw(rows: list[dict[str, object]], file: Path) -> None:
-    """Seconds against each of the three, and peak memory against the budget."""
+    """Draw seconds against each of the three, and peak memory against the budget."""
     panels = []
     for grown, label in PANELS.items():
         of_panel = [row for row in rows if row["grown"] == grown]

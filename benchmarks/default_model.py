@@ -1,32 +1,32 @@
-"""Does the default model read, and do its heads do what it ships for? Every target of its card, in one go.
+"""Does the default model read, and do its heads do what it ships for? Checks every target of its card.
 
     python -m benchmarks.default_model                               # the model that comes with the repository
     python -m benchmarks.default_model --model DIR --only reading    # another, and one question alone
 
-The model was trained on the novels of LitBank but for those that their names leave out (`interp.training.token_arrays.
-held_out`); everything here that is about novels is reported on those. Heads are chosen on one text and reported on
-another. One JSON line a question, with whether its target was met and processor seconds, after a line for the machine
-(six minutes on one core, and 2 GB):
+The model was trained on LitBank's novels except some held out by name (`interp.training.token_arrays.held_out`);
+everything about novels is reported on those. Heads are chosen on one text and reported on another. Prints a line about
+the machine, then one JSON line per question, with whether its target was met and CPU seconds (in all six minutes on one
+core, and 2 GB):
 
-    reading      cross-entropy on novels left out of training, by token and by character, beside a 5-gram model with
-                 modified Kneser-Ney smoothing, which counted the same novels in the model's own tokens (not the
-                 generated stories) and is asked for the same tokens. The model reads rows as long as its context, each
-                 from its start, and so has half of it on average; the 5-gram always has its four tokens.
-                 target: what it saves, in nats a token, with its whole interval over books above 0
+    reading      cross-entropy on held-out novels, by token and by character, against a 5-gram model with modified
+                 Kneser-Ney smoothing, which counted the training novels in the model's own tokens (not the generated
+                 stories) and predicts the same tokens. The model reads rows as long as its context, each from its
+                 start, so it has half of it on average; the 5-gram always has its four tokens.
+                 target: its saving, in nats per token, with the whole interval over books above 0
     position     best previous-token head (target .6) on excerpts from novels, best induction head on random repeats
-                 (.7), and how many repeats it goes on with the right token (.9)
+                 (.7), and the share of repeats that the model continues with the right token (.9)
     repeats      the best induction head by how many tokens are repeated (10, 20, 50, 100), chosen at 50 on other
-                 repeats, and the share of all tokens of the second copy, but the first, that the model foretells.
+                 repeats, and the share of the second copy's tokens, except the first, that the model predicts.
                  target: .9 of the attention, at 100
     relations    for each dependency relation the better direction and its head, chosen on EWT's training sentences and
-                 reported on its development sentences, beside the fixed offset that is best on the latter.
+                 reported on its development sentences, against the fixed offset that is best on the latter.
                  target: .10 over it in two relations
-    coreference  the head that finds most antecedents, chosen on LitBank's excerpts from novels that were trained on,
-                 reported on the others beside each baseline through the same scorer, with intervals over books.
-                 Both from the pronoun and from the token that predicts it, each with the head that is best there.
+    coreference  the head that finds most antecedents, chosen on LitBank's excerpts from training novels, reported on
+                 the others against each baseline through the same scorer, with intervals over books. Both from the
+                 pronoun and from the token that predicts it, each with its own best head.
                  target: from the pronoun, a gain over the nearest mention with an interval above 0; `misses_by`
-    gender       of pairs of prompts that differ in a name's gender, how many have the right pronoun's logit above the
-                 wrong one's (target .9)
+    gender       the share of prompt pairs that differ in a name's gender with the right pronoun's logit above the wrong
+                 one's (target .9)
 """
 
 import tempfile
@@ -65,18 +65,18 @@ TARGETS = {
 }
 DATA = Path("../shared/data")
 BATCH = 16  # rows read together
-LENGTHS = (10, 20, 50, 100)  # of what is repeated, in tokens
-FEWEST = 100  # items of a relation and direction, to choose a head on
+LENGTHS = (10, 20, 50, 100)  # of the repeated part, in tokens
+FEWEST = 100  # least items of a relation and direction to choose a head on
 NAMED = 1_000  # pairs of prompts for gender: one of four frames can go wrong for all names of a gender
 Line = dict[str, Any]
-Measured = list[tuple[Collected, Collected]]  # by position and by reference, on what was trained on and what was not
+Measured = list[tuple[Collected, Collected]]  # position and coreference, on training and on held-out novels
 
 
 def tokenizer_of(model: Transformer) -> Tokenizer:
-    """What cuts texts for the model, which reads a text alone.
+    """The tokenizer of a model that reads one text.
 
     Raises:
-        InputError: it has none, puts nothing before a text, or is no language model.
+        InputError: the model has no tokenizer, no start token, or is not a language model.
     """
     if model.tokenizer is None or model.output is None or [*model.config.stacks] != ["decoder"]:
         raise InputError("expected a decoder with a tokenizer and an output layer")
@@ -86,15 +86,15 @@ def tokenizer_of(model: Transformer) -> Tokenizer:
 
 
 def numbers(*values: float) -> list[float | None]:
-    """A value and its 95% interval, as they are printed; none where there is none."""
+    """A value and its 95% interval, rounded for printing; None if undefined."""
     return [None if np.isnan(each) else round(float(each), 4) for each in values]
 
 
-# Reading: nats a token, beside counts.
+# Reading: nats per token, against counts.
 
 
 def reading(model: Transformer, novels: Path, share: float, limit: int | None) -> Line:
-    """Both models on the novels that were left out; of `limit` tokens at most, in rows spread over the books."""
+    """Both models on the held-out novels, on at most `limit` tokens in rows spread over the books."""
     tokenizer, n_ctx = tokenizer_of(model), model.config.n_ctx
     trained_on, held = streams(tokenizer, novels, share)
     held = held[: len(held) // n_ctx * n_ctx]  # in whole rows
@@ -105,7 +105,7 @@ def reading(model: Transformer, novels: Path, share: float, limit: int | None) -
     losses[rows] = nats(model, held.view(n_rows, n_ctx)[rows], tokenizer.prefix[0])
     read = ~np.isnan(losses.ravel())
     book = (held == tokenizer.prefix[0]).cumsum(0).numpy() - 1
-    scored = read & ~np.isin(held, [*tokenizer.special_ids])  # a book's start is nobody's to foretell
+    scored = read & ~np.isin(held, [*tokenizer.special_ids])  # no model can predict a book's start
     counted = -np.log(KneserNey(trained_on.numpy(), model.config.d_vocab).probabilities(held.numpy()))
     spent = [np.bincount(book[scored], each[scored]) for each in (counted, losses.ravel())]
     tokens = np.bincount(book[scored]).astype(float)
@@ -124,7 +124,7 @@ def reading(model: Transformer, novels: Path, share: float, limit: int | None) -
 
 
 def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
-    """The tokens of the novels that were trained on, and of those left out."""
+    """The tokens of the training novels, and of the held-out ones."""
     halves: tuple[list[Path], list[Path]] = [], []
     for path in texts.find(novels):
         halves[texts.held_out(texts.name_of(path), share)].append(path)
@@ -137,7 +137,7 @@ def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
 
 @torch.inference_mode()
 def nats(model: Transformer, rows: Tensor, start: int) -> np.ndarray:
-    """-log p of each token of each row, which is read after the start token and without the row before it."""
+    """-log p of each token of each row; a row is read after the start token, without the row before it."""
     losses = []
     for some in rows.to(model.device).split(BATCH):
         read = torch.cat([torch.full_like(some[:, :1], start), some[:, :-1]], 1)
@@ -152,7 +152,7 @@ def nats(model: Transformer, rows: Tensor, start: int) -> np.ndarray:
 
 
 def books(litbank: Path, share: float) -> tuple[list[AnnotatedText], list[AnnotatedText]]:
-    """LitBank's excerpts from novels that were trained on, and from those left out."""
+    """LitBank's excerpts from training novels, and from held-out ones."""
     halves: tuple[list[AnnotatedText], list[AnnotatedText]] = [], []
     for text in corpora.read(f"litbank:{litbank}"):
         halves[texts.held_out(text.document.removesuffix("_brat"), share)].append(text)
@@ -162,7 +162,7 @@ def books(litbank: Path, share: float) -> tuple[list[AnnotatedText], list[Annota
 
 
 def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
-    """Position and coreference on both halves, each read once; random repeats are drawn anew for each."""
+    """Position and coreference on both halves, each read once, with new random repeats for each."""
     both = []
     for seed, half in enumerate(books(litbank, share)):
         collectors = position.Collector(model, seed=seed, n_untrained=0), coreference.Collector(model, seed=seed)
@@ -176,14 +176,14 @@ def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
 
 
 def best(table: pd.DataFrame, measure: str, by: str = "value") -> tuple[int, int]:
-    """Layer and number of the head that is highest."""
+    """(Layer, head) with the highest value."""
     rows = table.loc[(table["measure"] == measure) & (table["sink"] == "kept")]
     row = rows.loc[rows[by].idxmax()]
     return int(row["layer"]), int(row["head"])
 
 
 def shown(table: pd.DataFrame, measure: str, head: tuple[int, int]) -> Line:
-    """One head's row."""
+    """One head's row, for printing."""
     which = (table["measure"] == measure) & (table["sink"] == "kept")
     (row,) = table.loc[which & (table["layer"] == head[0]) & (table["head"] == head[1])].to_dict("records")
     return {
@@ -206,7 +206,7 @@ def by_position(model: Transformer, both: Measured, pairs: int) -> Line:
 
 
 def by_length(model: Transformer, lengths: Sequence[int] = LENGTHS, rows: int = 40) -> Line:
-    """Induction and copying, by how many tokens are repeated."""
+    """Induction and copying, by number of repeated tokens."""
 
     def attention(length: int, seed: int) -> Tensor:
         total = position.induction(model, length, seed).totals
@@ -249,7 +249,7 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
 
 
 def antecedents(both: Measured) -> Line:
-    """The best head on books that were trained on, on those that were not, beside every baseline, in both readings."""
+    """The best head on training books, measured on held-out ones against every baseline, in both readings."""
     readings = {
         measures[0].name: _antecedents(both, measures) for measures in (coreference.MEASURES, coreference.PREDICTING)
     }
@@ -260,7 +260,7 @@ def antecedents(both: Measured) -> Line:
 
 
 def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
-    """From pronouns, or from the tokens that predict them."""
+    """Antecedents from pronouns, or from the tokens that predict them."""
     (_, trained), (_, held) = both
     layer, head = best(trained.table(), measures[0].name)
     scored = next(each for each in held.scored if each.sink == "kept" and measures[0] in each.measures)
@@ -291,7 +291,7 @@ def gender(model: Transformer, pairs: int = NAMED) -> Line:
 
 
 def main() -> None:
-    """Ask all, and say which targets are met."""
+    """Run all questions, and say which targets are met."""
     parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--novels", type=Path, default=DATA / "litbank" / "novels", help="the text it was trained on")

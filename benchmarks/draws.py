@@ -1,13 +1,13 @@
-"""Do other minimal pairs give the same sentences? One report, with its pairs drawn again and again.
+"""Do other minimal pairs give the same sentences? One report, with its pairs redrawn many times.
 
     python -m benchmarks.draws                                    # the default on 100 tales, ten draws
     python -m benchmarks.draws --report DIR --model stories260K   # with the tables of a report that is there
     python -m benchmarks.draws --quick                            # two draws of 40 pairs on two tales, without labels
 
-Attention and labels stay as they are; what changes is the pairs, by their seed. Prints a Markdown row a task, with the
-draws in which it was refused, how often the model is right, and the heads named needed, how many, and how far two draws
-agree on them (Jaccard, the mean over all pairs of draws). Then that of all tasks together, each headline, and each
-sentence about what replacing heads removes by the head that it names, with the draws that say so.
+Attention and labels stay the same; only the pairs' seed changes. Prints a Markdown row per task: the draws in which it
+was refused, how often the model is right, the number of heads named needed, and how far two draws agree on them
+(Jaccard, mean over all pairs of draws). Then a row for all tasks together, each headline, and each sentence about what
+replacing heads removes, by the head that it names, with the draws that have it.
 
 Ten draws: the default always passes in `repeat` (6 to 7 heads needed, Jaccard .97) and `name-gender` (2 heads, 1.00),
 never in the other three. stories260K always passes in `name-gender` (4 to 5 heads, .89), once in `agreement-adjacent`
@@ -41,7 +41,7 @@ _REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?) and")
 
 
 def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
-    """`effects` and `tasks` of one draw, as a report has them."""
+    """A report's `effects` and `tasks` for one draw."""
     how: dict[str, Any] = {"seed": seed} if pairs is None else {"seed": seed, "pairs": pairs}
     effects = [each.effects(model, **how) for each in OURS.values() if each.effects]
     tables = with_q([each.table for each in effects])
@@ -50,19 +50,19 @@ def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
 
 
 def needed(effects: pd.DataFrame) -> dict[str, set[tuple[Any, ...]]]:
-    """By task, the heads that an answer needs."""
+    """The heads that an answer needs, by task."""
     rows = carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)])
     return {str(task): {*own[HEAD].itertuples(index=False, name=None)} for task, own in rows.groupby("task")}
 
 
 def agreement(sets: Sequence[Collection[Any]]) -> float:
-    """The mean over all pairs of sets of what both have, of what either has; two empty sets agree."""
+    """The mean Jaccard index over all pairs of sets; two empty sets agree fully."""
     both = [({*one} & {*other}, {*one} | {*other}) for one, other in combinations(sets, 2)]
     return float(np.mean([len(same) / len(either) if either else 1.0 for same, either in both]))
 
 
 def table(draws: Sequence[Tables]) -> str:
-    """A row a task, and one of all together."""
+    """One row per task, and one for all together."""
     names = [*dict.fromkeys(str(task) for each in draws for task in each["tasks"]["task"])]
     sets = [needed(each["effects"]) for each in draws]
     lines = ["| task | refused | right | heads needed | Jaccard |", "|---|---|---|---|---|"]
@@ -79,19 +79,19 @@ def table(draws: Sequence[Tables]) -> str:
 
 
 def said(tables: Tables) -> tuple[str, list[str]]:
-    """The headline, and which head is said to be needed for what."""
+    """The headline, and the sentences about which head is needed for what."""
     by_place = {place: ranked(own) for place, own in facts(tables, OURS).items()}
     lines = sentences(tables, by_place, OURS)
     return headline(lines), [f"{head} for {what}" for each in lines for head, what in _REPLACING.findall(each.text)]
 
 
 def counted(lines: Sequence[str], of: int) -> str:
-    """A line each, with the draws that have it, the commonest first."""
+    """Each line with the number of draws that have it, the commonest first."""
     return "\n".join(f"- {count} of {of}: {line}" for line, count in Counter(lines).most_common())
 
 
 def tables_of(options: argparse.Namespace, model: Model) -> Mapping[str, pd.DataFrame]:
-    """Those of the report that is given, or of one that is made."""
+    """The tables of a given report, or of a new one."""
     with tempfile.TemporaryDirectory() as folder:
         folder_of_run = options.report or Path(folder) / "report"
         if options.report is None:
@@ -103,7 +103,7 @@ def tables_of(options: argparse.Namespace, model: Model) -> Mapping[str, pd.Data
 
 
 def main() -> None:
-    """Parse and print."""
+    """Parse arguments and print."""
     parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--corpus", action="append", help="tales:100 by default")

@@ -1,4 +1,4 @@
-"""Do edge attribution and its integrated gradients equal the public package's, edge for edge?
+"""Do edge attribution and its integrated gradients agree with the public package, edge by edge?
 
     python -m venv ENVIRONMENT
     ENVIRONMENT/bin/pip install torch==2.13.0 transformer-lens==2.16.1 transformers==4.57.6 datasets==3.2.0 \
@@ -6,18 +6,18 @@
     git clone https://github.com/hannamw/EAP-IG && git -C EAP-IG checkout 62f83cd
     python -m benchmarks.eap --python ENVIRONMENT/bin/python --package EAP-IG/src/eap
 
-The package (Hanna et al.) needs TransformerLens 2, which this project's environment does not have, so it runs in one of
-its own. Both read the same random GPT-2s in double precision. Prints one JSON line a model and method:
+The package (Hanna et al.) needs TransformerLens 2, which this project's environment lacks, so it runs in a separate
+one. Both read the same random GPT-2s in double precision. Prints one JSON line per model and method:
 
     method        the package's: EAP, EAP-IG (inputs), EAP-IG (activations)
-    as            what it is here: direction and `along` of `edge_attribution`
+    as            its equivalent here: direction and `along` of `edge_attribution`
     edges         how many were compared
     difference    the largest difference, as a share of the largest score
-    defined       of activations, the same of scores as defined: how far the package is from them
+    defined       for activations, the package's difference from the scores as defined
 
-The package scores what the corrupted write does to the clean prompt. Its inputs' gradients lie on the line from the
-corrupted end on, without the clean one: here that is `denoise`, of the other sign. Its activations' gradients lie from
-the clean end on (`noise`).
+The package scores what the corrupted write does to the clean prompt. Its gradients for inputs start at the corrupted
+end of the line and leave out the clean end: here `denoise`, with the opposite sign. Its gradients for activations start
+at the clean end (`noise`).
 """
 
 import subprocess
@@ -70,7 +70,7 @@ def compared(python: str, package: str, shape: Shape) -> None:
         theirs.save_pretrained(folder)
         stored = {"clean": clean, "corrupt": corrupt, "right": right, "wrong": wrong, "steps": STEPS}
         torch.save(stored, folder / "pairs.pt")
-        isolated = [python, "-I", PROGRAM]  # this folder has modules of the standard library's names
+        isolated = [python, "-I", PROGRAM]  # some modules here shadow the standard library
         subprocess.run([*isolated, package, folder], check=True)
         package_scores = torch.load(folder / "scores.pt")
         model = load(folder, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""What the public package of Hanna et al. gives for the edges of a tiny GPT-2: run by `benchmarks.eap`, in its own
+"""Scores of the public package of Hanna et al. for a tiny GPT-2's edges. `benchmarks.eap` runs it in a separate
 environment, which has neither `interp` nor its versions.
 
     python benchmarks/eap_package.py PACKAGE FOLDER
@@ -17,7 +17,7 @@ import torch
 
 
 def bridged(folder: Path) -> Any:
-    """The model as TransformerLens 2 has it, in double precision."""
+    """The model in TransformerLens 2, in double precision."""
     from transformers import GPT2LMHeadModel
 
     lens: Any = import_module("transformer_lens")
@@ -45,12 +45,12 @@ def bridged(folder: Path) -> Any:
 
 
 def scores(package: Path, folder: Path) -> dict[str, torch.Tensor]:
-    """Scores by method, a mean over prompts: on the processor, and for ids instead of texts."""
+    """Mean scores over prompts by method, on the CPU, from ids instead of texts."""
     sys.path.insert(0, str(package.parent))
-    sys.modules.setdefault("pygraphviz", ModuleType("pygraphviz"))  # it draws
+    sys.modules.setdefault("pygraphviz", ModuleType("pygraphviz"))  # only for drawing
     attribute: Any = import_module(f"{package.name}.attribute")
     zeros: Any = torch.zeros
-    attribute.torch = SimpleNamespace(**vars(torch))  # the package allocates on a GPU alone
+    attribute.torch = SimpleNamespace(**vars(torch))  # the package allocates only on a GPU
     attribute.torch.zeros = lambda *sizes, **options: zeros(*sizes, **{**options, "device": "cpu"})
     attribute.tokenize_plus = lambda _, ids: (ids, ones := torch.ones_like(ids), ones.sum(1), ids.shape[1])
     model, pairs = bridged(folder), torch.load(folder / "pairs.pt")
@@ -59,7 +59,7 @@ def scores(package: Path, folder: Path) -> dict[str, torch.Tensor]:
     def difference(logits: torch.Tensor, _: object, lengths: torch.Tensor, answers: Any) -> torch.Tensor:
         rows = torch.arange(len(lengths))
         right, wrong = (logits[rows, lengths - 1, ids] for ids in answers)
-        return (right - wrong).sum()  # the package divides by the prompts
+        return (right - wrong).sum()  # the package divides by the number of prompts
 
     arguments = model, attribute.Graph.from_model(model), batch, difference
     return {

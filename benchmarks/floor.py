@@ -1,4 +1,4 @@
-"""What can no exact sweep avoid, and what does this machine make of it? Shapes, arithmetic, time and memory."""
+"""What must every exact sweep do, and how fast can this machine do it? Shapes, arithmetic, time and memory."""
 
 import statistics
 import time
@@ -33,7 +33,7 @@ GPT2 = Shape(12, 12, 768, 50_257)
 
 
 def timed(job: Callable[[], object], device: torch.device) -> tuple[float, object]:
-    """Seconds that a job takes, all of it done, and what it gave."""
+    """A job's seconds, including work on the device, and its result."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     began = time.perf_counter()
@@ -44,10 +44,10 @@ def timed(job: Callable[[], object], device: torch.device) -> tuple[float, objec
 
 
 def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
-    """What no exact sweep can avoid, over all cells and prompts; see the text of `benchmarks.sweeps`."""
+    """The multiply-adds that every exact sweep needs, over all cells and prompts; see `benchmarks.sweeps`."""
     d, last = shape.d_model, shape.layers - 1
     heads = shape.heads if site == "z" else 1
-    downstream = {"z": 9, "resid_pre": 12}[site] * d * d  # of the patched layer: the output and feed-forward, or all
+    downstream = {"z": 9, "resid_pre": 12}[site] * d * d  # in the patched layer: output and feed-forward, or all
     total = 0
     for layer in range(shape.layers):
         for position in range(shape.first, shape.positions) if by_position else [None]:
@@ -64,7 +64,7 @@ def multiply_adds(shape: Shape, site: str, by_position: bool) -> int:
 
 
 def best_rate(d_model: int, device: torch.device, dtype: torch.dtype, seconds: float = 1.5) -> float:
-    """Best multiply-adds a second of a product with inner dimension d_model, of several sizes and by both kernels."""
+    """Best multiply-adds per second of products with inner dimension d_model, over sizes and both kernels."""
     d, best, until = d_model, 0.0, time.perf_counter() + seconds
     sizes = [(rows, columns) for rows in (256, 512, 768, 1536, 3072) for columns in (d, 3 * d, 4 * d)]
     products = [
@@ -93,14 +93,14 @@ _MULTIPLIED = {  # which arguments are multiplied
 
 
 class Products(TorchDispatchMode):
-    """Notes the shapes of every matrix product that is made within, in their order."""
+    """Records the shapes of all matrix products inside the block, in order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.shapes: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = []  # the last: the second is a weight
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Note a product, and make it."""
+        """Record a product, and compute it."""
         if func in _MULTIPLIED:
             a, b = (tuple(args[at].shape) for at in _MULTIPLIED[func])
             self.shapes.append((a, b, func in _LINEAR))
@@ -108,9 +108,9 @@ class Products(TorchDispatchMode):
 
 
 def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch.dtype, layers: int) -> float:
-    """Multiply-adds a second of nothing but a job's own matrix products, one after the other, in their order.
+    """Multiply-adds per second of only a job's matrix products, in order.
 
-    Every product of one shape has the next of as many right-hand sides as the model has layers, as weights do.
+    Products of one shape cycle through as many right-hand sides as the model has layers, like weights.
     """
     with Products() as noted:
         job()

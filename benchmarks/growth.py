@@ -1,17 +1,17 @@
-"""How does the time of a labelled report grow with layers, heads, words and context?
+"""How does a labelled report's time grow with layers, heads, words and context?
 
     python -m benchmarks.growth [--quick] [--long LITBANK/coref] [--figure docs/figures/growth.png]
 
-Reports of random decoders with the default's tokenizer, one process each. What stands still is 4 layers of 8 heads, a
+Reports of random decoders with the default's tokenizer, one process each. The base point has 4 layers of 8 heads, a
 stream of 256 and 100 generated tales of about 80 words, read whole. `--long` names a text of long documents, read in
-windows of 64 to 512 tokens; without it context is left out, as no tale is so long. Random weights make no candidates,
-so as many are forced through as in `benchmarks.reports`. Prints one JSON line a report, after one for the machine:
+windows of 64 to 512 tokens; without it context is left out, because no tale is that long. Random weights give no
+candidates, so as many are forced as in `benchmarks.reports`. Prints a line about the machine, then one per report:
 
-    grown, at      what is varied, and its value
-    seconds        of reading and labelling by the clock, start-up and loading left out
-    processor_s    of all threads and processes
-    stages         seconds by the clock: attention, nulls, intervals and pairs, knock-outs, explanations, drawing
-    load           of the machine before the row: a row is worth nothing where others were running
+    grown, at      what varies, and its value
+    seconds        wall-clock time of reading and labelling, without start-up and loading
+    processor_s    CPU seconds of all threads and processes
+    stages         wall-clock seconds: attention, nulls, intervals and pairs, knock-outs, explanations, drawing
+    load           of the machine before the row: rows are worth nothing if other work was running
 """
 
 import json
@@ -53,7 +53,7 @@ LABELS = {
 
 @dataclass(frozen=True)
 class Point:
-    """A report that is timed."""
+    """A report to time."""
 
     layers: int = 4
     heads: int = 8
@@ -62,7 +62,7 @@ class Point:
 
 
 def points(long: str | None, quick: bool) -> Iterator[tuple[str, int, Point]]:
-    """What is varied, its value, and the report."""
+    """What varies, its value, and the report."""
     base = Point(corpus="tales:25") if quick else Point()
     yield from (("layers", layers, replace(base, layers=layers)) for layers in (2, 4, 8, 16))
     yield from (("heads", heads, replace(base, heads=heads)) for heads in (4, 8, 16, 32))
@@ -73,7 +73,7 @@ def points(long: str | None, quick: bool) -> Iterator[tuple[str, int, Point]]:
 
 
 def measure(point: Point) -> dict[str, object]:
-    """One report."""
+    """Time one report."""
     model = model_of(Shape(point.layers, point.heads, 256, 4096), point.context)
     model.tokenizer = load("default").tokenizer
     force()
@@ -91,7 +91,7 @@ def _processor_s() -> float:
 
 
 def _summed(stages: dict[str, float]) -> dict[str, float]:
-    """Seconds by the parts that are drawn."""
+    """Seconds by the parts in the figure."""
     parts = {name: 0.0 for name in STYLES if name != "in all"}
     for name, seconds in stages.items():
         part = next((part for end, part in STAGES.items() if name.endswith(end) or name.startswith(end)), "the rest")
@@ -100,7 +100,7 @@ def _summed(stages: dict[str, float]) -> dict[str, float]:
 
 
 def draw(rows: list[dict[str, Any]], file: Path) -> None:
-    """Seconds by stage against what is varied."""
+    """Draw seconds by stage against what varies."""
     panels = []
     for grown in dict.fromkeys(row["grown"] for row in rows):
         of_panel = [row for row in rows if row["grown"] == grown]
@@ -112,7 +112,7 @@ def draw(rows: list[dict[str, Any]], file: Path) -> None:
 
 
 def main() -> None:
-    """Print one JSON line a report."""
+    """Print one JSON line per report."""
     parser = arguments(__doc__, quick="25 tales", smallest="one report, of a single layer on 10 tales")
     parser.add_argument("--long", help="a text of long documents, for context")
     parser.add_argument("--figure", type=Path, help="where to draw")

@@ -3,18 +3,18 @@
     python -m benchmarks.known --model DIR
     python -m benchmarks.known --model DIR --heads FILE.csv
 
-Wang et al. (2022, figure 2 and section 3) name heads by class; here each is looked up among all heads, in the table
-that measures its class:
+Wang et al. (2022, figure 2 and section 3) name heads by class. We rank each among all heads, in the table that measures
+its class:
 
 - previous-token, duplicate-token, induction: gain in attention over the strictest baseline (`tables/heads`), and
   whether the head carries the label (`tables/labels`);
-- name-mover, negative-name-mover: what the head writes on the direct path towards the indirect object's logit less the
-  subject's (`interp.attribution`), in prompts such as "When Mary and John went to the store, John gave a drink to";
-- S-inhibition: the share of the logit difference that is lost where the name movers' queries read the head as in a
-  prompt about three other people, every other head as it was, feed-forwards recomputed (their path patching).
+- name-mover, negative-name-mover: the head's direct contribution to the indirect object's logit minus the subject's
+  (`interp.attribution`), in prompts such as "When Mary and John went to the store, John gave a drink to";
+- S-inhibition: the share of the logit difference lost if the name movers' queries read the head from a prompt about
+  three other people, with all other heads frozen and feed-forwards recomputed (their path patching).
 
-Rank 1 is the head with the most; of negative name movers, the least. What is known of any other model --heads says,
-with columns measure, layer, head. Prints Markdown. Backup name movers are not asked: they show when others are gone.
+Rank 1 is the highest value; for negative name movers, the lowest. For other models, --heads names the known heads, in
+columns measure, layer, head. Prints Markdown. Backup name movers are left out: they act only once others are gone.
 """
 
 import random
@@ -39,7 +39,7 @@ from models import load
 
 
 class Known(NamedTuple):
-    """A head as somebody published it."""
+    """A published head."""
 
     measure: str
     layer: int

@@ -106,7 +106,7 @@ def measure(side: str, directory: Path, dtype: str, settings: dict[str, str]) ->
 
 
 def compare(directory: Path, n_parameters: int, repeats: int) -> list[dict[str, object]]:
-    """One row a way of loading: medians over processes, ways in turn."""
+    """One row per way of loading: medians over processes, with alternating ways."""
     runs: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(repeats):
         for (side, kind), settings in WAYS.items():

@@ -1,4 +1,4 @@
-"""Random models of `transformers`, and the TransformerLens bridge around them: what ours are set beside."""
+"""Random models of `transformers`, and the TransformerLens bridge around them, to compare ours with."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +19,7 @@ def gpt2(shape: Shape, **more: object) -> Any:
 
 
 def numbers(size: int) -> Any:
-    """A tokenizer whose words are the ids themselves, as `tokenizers` has it."""
+    """A tokenizer of `tokenizers` whose words are the ids themselves."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
@@ -27,12 +27,12 @@ def numbers(size: int) -> Any:
 
 
 def bridged(theirs: Any, tokenizer: Any = None, device: str = "cpu", dtype: torch.dtype = torch.float32) -> Any:
-    """The bridge around the same weights, with attention that can be read.
+    """The bridge around the same weights, with readable attention.
 
     Args:
         theirs: a model of `transformers`, or a directory that holds one.
-        tokenizer: as `tokenizers` has it; by default that of the directory.
-        device, dtype: of the bridge.
+        tokenizer: one of `tokenizers`; by default the directory's.
+        device, dtype: the bridge's.
     """
     from transformer_lens.model_bridge import TransformerBridge
     from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast

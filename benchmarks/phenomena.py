@@ -63,7 +63,7 @@ def planted(texts: Suite, seed: int) -> tuple[Transformer, set[tuple[str, int, i
 
 
 def measured(seed: int, pairs: int) -> dict[str, Any]:
-    """The line of one model."""
+    """One model's line."""
     texts = suite(pairs, seed)
     model, truth = planted(texts, seed)
     result = find(model, texts, seed=seed)
@@ -73,7 +73,7 @@ def measured(seed: int, pairs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print a line a model, and one over all."""
+    """Print one line per model, and one over all."""
     parser = arguments(__doc__)
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=24)

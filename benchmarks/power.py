@@ -1,4 +1,4 @@
-"""Would a head be found where the tables say that it would be? Planted choices go through the rules' own tables.
+"""Is a head found at the strength that the tables call detectable? Planted choices go through the rules' own tables.
 
     python -m benchmarks.power                        # tales, and EWT's sentences where they are beside the checkout
     python -m benchmarks.power --corpora stories:100 --plants 50
@@ -66,7 +66,7 @@ def planted(
 
 
 def strictest(items: Outcomes) -> np.ndarray:
-    """For each item the rule that is right most often of its measure, on the half that chooses."""
+    """For each item, the rule that is right most often in its measure on the choosing half."""
     best = np.zeros(len(items.groups), dtype=int)
     for number in np.unique(items.measure):
         chooses = (items.measure == number) & (items.groups % 2 == 0)
@@ -129,7 +129,7 @@ class Bench:
 
     @property
     def asked(self) -> int:
-        """How many relations and strata there are."""
+        """The number of relations and strata."""
         return sum(len(each.measures) for each in self.records)
 
     def perfect(self, seed: int) -> pd.DataFrame:
@@ -144,7 +144,7 @@ class Bench:
         return table.loc[table["head"] == everyone[0].heads.count - 1]
 
     def found(self, strengths: Mapping[tuple[int, int], float], errors: str, plants: int, seed: int) -> float:
-        """The share of plants that is found, over relations, each at its strength."""
+        """The share of plants found, over relations, each at its strength."""
         joined, rng = [Outcomes.joined(each.parts) for each in self.records], np.random.default_rng(seed)
         shares = []
         for (which, number), strength in strengths.items():

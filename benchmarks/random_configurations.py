@@ -1,7 +1,7 @@
-"""Random configurations of every family of `transformers`, as a config.json has them.
+"""Random configurations of every family of `transformers`, in the form of config.json.
 
-Fields come in any combination, are left unsaid or are said in the words of older files. A family and a seed give a
-configuration, as in `DRAWS["llama"](Draw("llama 7"))`.
+Fields come in any combination, are left out, or use the names of older files. A family and a seed give a configuration,
+as in `DRAWS["llama"](Draw("llama 7"))`.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Draw(Random):
         return self.random() < share
 
     def fields(self, **choices: Any) -> Fields:
-        """A value each or none, where the family's default holds."""
+        """A value for each field, or none, which means the family's default."""
         return {name: self.choice(values) for name, values in choices.items() if self.flag(0.8)}
 
     def sizes(self, widths: tuple[int, ...], *, head_dim: bool = False, **names: str) -> Fields:
@@ -50,11 +50,11 @@ class Draw(Random):
         return {names.get(name, name): size for name, size in sizes.items() if names.get(name) != "" and size}
 
     def layer_types(self, fields: Fields) -> Fields:
-        """Which layers see a window alone, if that is stated."""
+        """Which layers see only a window, if stated."""
         return self.fields(layer_types=[[self.choice(KINDS) for _ in range(fields["num_hidden_layers"])]])
 
     def scaling(self) -> Fields:
-        """How a rotation is slowed down for longer texts, if it is."""
+        """How rotation is scaled for longer texts, if it is."""
         n_ctx = {"original_max_position_embeddings": self.choice((7, 11, 13))}
         match self.choice(("default", "linear", "llama3", "yarn")):
             case "linear":
@@ -69,7 +69,7 @@ class Draw(Random):
         return {"rope_type": "default"}
 
     def rope(self, **share: float) -> Fields:
-        """The rotation in the words of new files or of old ones; `share` of a head turns."""
+        """The rotation in the form of new or old files; `share` of a head is rotated."""
         theta, scaling = self.fields(rope_theta=THETA), self.scaling()
         if self.flag(0.6):
             return {"rope_parameters": scaling | theta | share}
@@ -78,11 +78,11 @@ class Draw(Random):
         return theta | share | old
 
     def two_ropes(self) -> Fields:
-        """The rotations of layers that see all and of those that see a window."""
+        """The rotations of layers that see everything and of those that see a window."""
         return self.fields(rope_parameters=[{kind: self.scaling() | self.fields(rope_theta=THETA) for kind in KINDS}])
 
     def share(self, fields: Fields) -> float:
-        """How much of a head turns, in pairs of dimensions."""
+        """How much of a head is rotated, in pairs of dimensions."""
         d_head = fields["hidden_size"] // fields["num_attention_heads"]
         return self.choice([share for share in (0.25, 0.4, 0.5, 0.75, 1.0) if int(d_head * share) % 2 == 0])
 

@@ -46,7 +46,7 @@ def planted(seed: int) -> Transformer:
 
 
 def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, list[str]]:
-    """Pairs in which two words exchange what follows them, and the templates of their fillers, two pairs each."""
+    """Pairs in which two words swap their successors, and the templates of their fillers, two pairs each."""
     draw, rows, templates = random.Random(seed), [], []
     for template in range(n_templates):
         clean, corrupt = draw.sample(FILLERS, 2), draw.sample(FILLERS, 2)
@@ -59,7 +59,7 @@ def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, lis
 
 
 def measured(seed: int) -> dict[str, Any]:
-    """The line of one model."""
+    """One model's line."""
     model = planted(seed)
     graph, (pairs, templates) = Graph.from_model(model), prompts(model, seed, 12)
     truth = from_edges(graph, TRUE)
@@ -73,7 +73,7 @@ def measured(seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print a line a model, and one over all."""
+    """Print one line per model, and one over all."""
     parser = arguments(__doc__)
     parser.add_argument("--models", type=int, default=24)
     lines = []

@@ -1,4 +1,4 @@
-"""Does a head that carries `reference` know whom the verb means, or does it bring along whomever it looks at?
+"""Does a head that carries `reference` know whom the verb means, or does it copy whomever it attends to?
 
     python -m benchmarks.reference [MODEL] [--pairs 200]
 
@@ -26,7 +26,7 @@ _prompt: Any = TASKS["reference"].keywords["prompt"]
 
 
 def no_cue(number: int, people: Any, rng: random.Random) -> Any:
-    """A pair whose verb tells nothing."""
+    """A pair whose verb gives no cue."""
     pair, verb = _prompt(number, people, rng), rng.choice(VERBS)
     clean, corrupt = (text.replace(pair.frame, verb) for text in (pair.clean, pair.corrupt))
     right, wrong = (pair.right, pair.wrong) if pair.frame in OF_OBJECT else (pair.wrong, pair.right)
@@ -34,14 +34,14 @@ def no_cue(number: int, people: Any, rng: random.Random) -> Any:
 
 
 def verb_alone(number: int, people: Any, rng: random.Random) -> Any:
-    """A pair whose verbs alone differ."""
+    """A pair in which only the verbs differ."""
     pair = _prompt(number, people, rng)
     other = rng.choice(OF_SUBJECT if pair.frame in OF_OBJECT else OF_OBJECT)
     return pair._replace(corrupt=pair.clean.replace(pair.frame, other))
 
 
 def main() -> None:
-    """Flips of each kind of pair, by head."""
+    """Print flips for each kind of pair, by head."""
     parser = arguments(__doc__)
     parser.add_argument("model", nargs="?", default="textbook")
     parser.add_argument("--pairs", type=int, default=PAIRS)

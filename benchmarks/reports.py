@@ -5,20 +5,20 @@
     python -m benchmarks.reports --gpt2 DIR          # GPT-2's weights instead of random ones
     python -m benchmarks.reports --only MiniLM --estimated
 
-Each row is one `interp report` in a process of its own, with all nulls, controls and explanations, first as it is, then
-with `--exact`. Prints one JSON line a row, after one for the machine:
+Each row is one `interp report` in a separate process, with all nulls, controls and explanations, first with defaults,
+then with `--exact`. Prints one JSON line per row, after one for the machine:
 
-    seconds, processor_s   of the whole command, start-up and loading too: by the clock, and of all threads
-    first_page_s           until a page stood in the output directory
+    seconds, processor_s   wall-clock seconds, and CPU seconds of all threads, for the whole command with start-up
+    first_page_s           until the first page was in the output directory
     peak_mb                the process's peak resident memory
-    stages                 seconds by the clock, as in `run.json`
-    effects, measured      how many effects of hiding keys the half that chooses has, and how many were measured
-    labels                 how many heads' labels
-    load                   of the machine before the row (processes that wanted a processor, mean of a minute): a row
-                           is worth nothing where others were running
+    stages                 wall-clock seconds, as in `run.json`
+    effects, measured      how many effects of hiding keys the choosing half has, and how many were measured
+    labels                 number of labels
+    load                   of the machine before the row (processes that wanted a CPU, one-minute mean): a row is worth
+                           nothing if other work was running
 
-Random weights make no candidates, and nothing would be measured exactly that is no candidate. So with them, of all
-heads and measures as many are taken at random as candidates as MiniLM has on the same text (`FORCED`).
+Random weights give no candidates, and only candidates are measured exactly. So with random weights we draw as many
+candidates from all heads and measures as MiniLM has on the same text (`FORCED`).
 """
 
 import json
@@ -43,12 +43,12 @@ from models import load, save
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 EWT, LITBANK = SHARED / "ud-ewt" / "en_ewt-ud-dev.conllu", SHARED / "litbank" / "coref"
-FORCED = 0.05  # of heads and measures, of MiniLM's on EWT's development text and LitBank, that are candidates
+FORCED = 0.05  # share of candidates among MiniLM's heads and measures on EWT's development text and LitBank
 QUICK = "--corpus=tales:30"
 
 
 def main() -> None:
-    """Print one JSON line a row."""
+    """Print one JSON line per row."""
     quick, smallest = "the default and MiniLM on 30 tales", "the default on 10 tales, nothing exact"
     parser = arguments(__doc__, quick=quick, smallest=smallest, estimated="not again with --exact")
     parser.add_argument("--only", default="", help="rows whose name begins so")
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def random_gpt2(directory: Path) -> None:
-    """GPT-2 small's shape with random weights, and the default's tokenizer: words have as many pieces as there."""
+    """GPT-2 small's shape with random weights and the default's tokenizer, so words have as many pieces as there."""
     model = model_of(GPT2)
     model.tokenizer = load("default").tokenizer
     save(model, directory)
@@ -123,7 +123,7 @@ def timed(arguments: Sequence[str], out: Path, *, forced: bool) -> dict[str, Any
 
 
 def force() -> None:
-    """Take some heads and measures for candidates, whatever they show: the same in every run."""
+    """Make some heads and measures candidates, whatever they show; the same ones in every run."""
     choose = evidence.candidates
 
     def candidates(

@@ -59,7 +59,7 @@ def plainly(
     *,
     cells: Tensor,
 ) -> Tensor:
-    """As `knock_out`: each claim's text by itself, and one whole forward a cell."""
+    """`knock_out` the plain way: each claim's text alone, and one whole forward per cell."""
     rows = [batch.ids[at, : batch.lengths[at]].tolist() for at in range(len(batch.ids))]
     drops = []
     for at, claim in enumerate(claims):
@@ -110,7 +110,7 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
 
 
 def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
-    """What is printed of one model."""
+    """The line printed for one model."""
     both = drawn.dropna(subset=["there", "same"])  # something is claimed in the other documents too
     out = both.loc[~both["measured"].astype(bool)]
     missed = int(((out["there"] >= NOTABLE_EFFECT) & (out["low_there"] > 0)).sum())
@@ -136,7 +136,7 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
 
 @styled
 def figure(tables: dict[str, pd.DataFrame], path: str) -> Figure:
-    """Estimates beside what was measured on the same documents, a panel a model, both ends on a logarithmic scale."""
+    """Estimates against measurements on the same documents, one panel per model, with logarithmic scales."""
     plot, axes = panels("How near are estimates to what is measured?", len(tables), height=4, columns=2, square=True)
     for axis, (name, drawn) in zip(axes, tables.items(), strict=True):
         for out, how, says in ((True, {"mfc": PALE, "mec": SOFT}, "screened out"), (False, {"color": INK}, "measured")):
@@ -155,7 +155,7 @@ def figure(tables: dict[str, pd.DataFrame], path: str) -> Figure:
 
 
 def main() -> None:
-    """Print one JSON line a model."""
+    """Print one JSON line per model."""
     parser = arguments(__doc__)
     parser.add_argument("--model", action="append", help=f"default {' and '.join(MODELS)}")
     parser.add_argument("--corpus", action="append", help=f"default {CORPUS}")

@@ -1,11 +1,11 @@
-"""Do other seeds give the same behaviours? Runs of one recipe side by side, as their records end.
+"""Do other seeds give the same behaviours? Compares the last records of runs of one recipe.
 
     interp train small --out runs/seed-0 --set training.seed=0    # and so on
     python -m benchmarks.seeds runs/seed-0 runs/seed-1 runs/seed-2
 
-Prints a Markdown table, a row a run: step, loss of training and of what was held out, the best head of each measure
-with its value, and how much of random repeats the model goes on with rightly. The numbers are those of the run's last
-looks (`metrics.jsonl`); where it did not record what its heads did, the model it ended with is measured now.
+Prints a Markdown table, one row per run: step, training and held-out loss, each measure's best head with its value, and
+the share of random repeats that the model continues correctly. The numbers are the last that the run recorded
+(`metrics.jsonl`); if it did not record its heads, its final model is measured now.
 
 Of seeds 0 to 2 of `small` (90 seconds of one core each) the best previous-token head has .94, .82 and .91, in layer 0
 (H3, H4, H4), the best induction head .66, .55 and .57, in layer 1 (H0, H0, H3).
@@ -25,10 +25,10 @@ HEADS = ("previous-token", "induction", "antecedent")
 
 
 def ended(run: Path) -> dict[str, Any]:
-    """What a run said last of each thing, `heads/...` and `model/...` among it.
+    """The last value of everything that a run recorded, including `heads/...` and `model/...`.
 
     Raises:
-        InputError: the directory is no run, or there is nothing to tell what its heads do.
+        InputError: the directory is not a run, or nothing tells what its heads do.
     """
     numbers: dict[str, Any] = {}
     for line in state.read_metrics(run):
@@ -56,7 +56,7 @@ def row(run: Path, numbers: Mapping[str, Any], columns: Sequence[str]) -> str:
 
 
 def table(runs: Sequence[Path]) -> str:
-    """A row a run."""
+    """One row per run."""
     records = [ended(run) for run in runs]
     columns = ["loss", *dict.fromkeys(name for each in records for name in each if name.startswith("held_out/"))]
     titles = ["run", "step", *columns, *HEADS, "copying"]

@@ -1,11 +1,11 @@
-"""On which relations can a corpus tell a head of syntax from a rule?
+"""On which relations can a corpus tell a syntactic head from a simple rule?
 
     python -m benchmarks.simple_rules [--corpus stories:300] [--corpus tales:300]
 
-Prints, for each relation and each way to ask for it, the rule that is right most often: a fixed offset in words, or the
-nearest word of some tags on one side. A head that is right no more often than that need not know the relation. A rule
-is right where it chooses a word that is sought; some words have several (two adjectives of one noun). No model is
-asked: one is only needed to say which words are shown together, and its weights do not matter.
+Prints, for each relation and way to ask, the rule that is right most often: a fixed offset in words, or the nearest
+word with certain tags on one side. A head that is right no more often need not know the relation. A rule is right if it
+chooses a correct word; there may be several (two adjectives of one noun). The model only decides which words are read
+together, so its weights do not matter.
 """
 
 from collections.abc import Iterable
@@ -28,16 +28,16 @@ CORPORA = ("stories:300", "tales:300")
 
 
 def reader() -> Transformer:
-    """The smallest model that reads texts of up to 512 tokens, by the default's tokenizer."""
+    """The smallest model that reads texts of up to 512 tokens, with the default's tokenizer."""
     stack = StackConfig(n_layers=1, d_model=4, n_heads=1, d_head=4, d_mlp=4, n_ctx=512, d_vocab=4096, causal=False)
     return Transformer(TransformerConfig(encoder=stack, output="none"), load("default").tokenizer)
 
 
 def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
-    """One row a relation, way and kind of model: how many items, the best rule, how often it is right.
+    """One row per relation, way to ask and kind of model: number of items, the best rule, and how often it is right.
 
-    A decoder is asked only for what stands before the word that asks. `right` counts any word that is sought, and
-    `exact` the one of the item, each of the rule that is best at it.
+    For a decoder only words before the asking word count. `right` accepts any correct word, `exact` only the item's
+    own; each is for the rule that is best at it.
     """
     kinds = ("decoder", "encoder")
     totals = torch.zeros(len(kinds), 2 * len(RELATIONS), 2, len(RULES))
@@ -60,7 +60,7 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
 
 
 def main() -> None:
-    """Print a table a corpus."""
+    """Print one table per corpus."""
     parser = arguments(__doc__)
     parser.add_argument("--corpus", action="append", help=f"default {' and '.join(CORPORA)}")
     for name in parser.parse_args().corpus or CORPORA:

@@ -1,4 +1,4 @@
-"""What do the attention statistics of a corpus cost, beside a plain pass and beside TransformerLens?
+"""What do a corpus's attention statistics cost, against a plain pass and TransformerLens?
 
     python -m benchmarks.statistics [--quick] [--only default]
 
@@ -52,7 +52,7 @@ BEHAVIOURS = (position.Collector, part_of_speech.Collector, coreference.Collecto
 
 
 def least(turns: int, *functions: Callable[[], object]) -> list[float]:
-    """The fewest seconds of each, taking turns."""
+    """Each function's fewest seconds, in alternating turns."""
     seconds = [float("inf")] * len(functions)
     for _ in range(turns):
         for at, function in enumerate(functions):
@@ -63,7 +63,7 @@ def least(turns: int, *functions: Callable[[], object]) -> list[float]:
 
 
 def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
-    """Every pattern, and the pass to its end."""
+    """Compute every pattern, and run the pass to its end."""
     texts = Reading(model, corpus)
     for windows in texts.batches():
         run(model, TokenBatch.from_rows([window.ids for window in windows]), capture="*.attn.pattern")
@@ -73,7 +73,7 @@ def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
 def collected(
     model: Transformer, corpus: Iterable[AnnotatedText], kinds: Sequence[type[Any]] = BEHAVIOURS
 ) -> list[Any]:
-    """One reading for some collectors, and no intervals; without any, what statistics read and no statistics."""
+    """One reading for some collectors, without intervals; with no collectors, only the reading."""
     collectors = [kind(model) for kind in kinds]
     for batch in Reading(model, corpus):
         for each in collectors:
@@ -82,7 +82,7 @@ def collected(
 
 
 class Relations(part_of_speech.Collector):
-    """Relation accuracies alone: the peer has no lifts."""
+    """Only relation accuracies: the peer has no lifts."""
 
     def _add_lifts(self, batch: Batch) -> None:
         pass
@@ -104,7 +104,7 @@ def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText],
 
 
 def passages(count: int, length: int) -> list[AnnotatedText]:
-    """Stories one after another, cut into texts of exactly so many words, so that no batch needs padding."""
+    """Concatenated stories, cut into texts of exactly `length` words, so that no batch needs padding."""
     texts, written = [], iter(stories(None, seed=3))
     while len(texts) < count:
         story = next(written)
@@ -164,7 +164,7 @@ class Peer:
 
 
 def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[Tensor, Tensor]]:
-    """Sums over rows and counts of rows, a head; texts without padding or special tokens."""
+    """Sums over rows and row counts per head; texts have no padding or special tokens."""
     n_prompts, n_heads, n, _ = pattern.shape
     first = int(removed)
     sums = {
@@ -201,7 +201,7 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
 
 
 def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
-    """The largest of the peer's means from ours."""
+    """The largest difference of the peer's means from ours."""
     (at_position, syntax, _), largest = collectors, 0.0
     names = [measure.name for measure in syntax.chosen.measures]  # strata among them, which the peer has not
     columns = [names.index(f"relation:{name}:{way}") for name in RELATIONS for way in WAYS]

@@ -1,22 +1,21 @@
-"""Does a difference of means steer what the default model writes, more than random directions of its length do?
+"""Does a difference of means steer what the default model writes more than random directions of its length do?
 
     python -m benchmarks.steering [--figure docs/figures/steering.png]
     python -m benchmarks.steering --cost
 
-The direction is the mean stream after layer 1 at words for women, less that at words for men in the same texts.
-It is added, times a strength, to all that is read while neutral beginnings are continued by a draw; ten random
-directions of the same length are added in its place. Prints one JSON line a strength and direction:
+The direction is the mean stream after layer 1 at words for women, minus that at words for men in the same texts.
+We add it, times a strength, at every position while the model samples continuations of neutral beginnings; for
+comparison, ten random directions of the same length. Prints one JSON line per strength and direction:
 
-    strength      times which the direction was added
+    strength      factor of the added direction
     direction     difference, or random 0-9
-    logit         logit of " she" less that of " he" after the beginnings of SAID, mean over them
-    feminine      share of she, her, hers, herself among the pronouns of the third person that were written
-    n             how many pronouns that is
-    loss          nats a token of what was written, read by the unsteered model
+    logit         logit of " she" minus that of " he" after the beginnings in SAID, mean over them
+    feminine      share of she, her, hers, herself among the third-person pronouns written
+    n             number of these pronouns
+    loss          nats per token of the continuations, read by the unsteered model
 
-With --cost it prints what edits of `resid_post` cost: seconds a token without edits, and the medians of how many times
-as long it took with one in a layer, and with one in every layer, each beside a plain run of its own (7.4 ms a token,
-1.006 and 1.023 times).
+With --cost it prints what edits of `resid_post` cost: seconds per token without edits, and the median slowdown with an
+edit in one layer, and in every layer, each against its own plain run (7.4 ms per token, 1.006 and 1.023 times).
 """
 
 import re
@@ -64,13 +63,13 @@ def ends(model: Model, texts: list[str]) -> Float[Tensor, "text d_model"]:
 
 
 def direction(model: Model) -> Float[Tensor, " d_model"]:
-    """The mean over texts that end with a word for a woman, less that over the same texts with one for a man."""
+    """The mean over texts that end with a word for a woman, minus that over the same texts with one for a man."""
     women, men = ([frame.format(pair[at]) for frame in FRAMES for pair in PEOPLE] for at in (0, 1))
     return (ends(model, women) - ends(model, men)).mean(0)
 
 
 def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float | int]:
-    """What the model writes where `vector` is added to all that it reads."""
+    """Measures of what the model writes with `vector` added at every position."""
     steered = edited(model, {SITE: add(vector)})
     out = run(steered, SAID)
     tokenizer = model.tokenizer
@@ -88,7 +87,7 @@ def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float
 
 
 def rows(model: Model) -> Iterator[dict[str, Any]]:
-    """One a strength and direction."""
+    """One row per strength and direction."""
     vector, generator = direction(model), torch.Generator().manual_seed(0)
     drawn = torch.randn(N_RANDOM, len(vector), generator=generator)
     others = drawn / drawn.norm(dim=-1, keepdim=True) * vector.norm()
@@ -100,7 +99,7 @@ def rows(model: Model) -> Iterator[dict[str, Any]]:
 
 @styled
 def draw(table: pd.DataFrame, path: Path) -> None:
-    """The effect against the strength, and what it costs."""
+    """Draw the effect, and the loss, against the strength."""
     figure = begin("Which pronouns does the model write, where a direction is added to what it reads?", 3.2)
     axes = figure.subplots(1, 3)
     panels = {
@@ -122,7 +121,7 @@ def draw(table: pd.DataFrame, path: Path) -> None:
 
 
 def cost(model: Model) -> dict[str, float]:
-    """What edits of the stream cost while text is written, on one thread."""
+    """What edits of the stream cost during generation, on one thread."""
     torch.set_num_threads(1)
     vector, layers = torch.randn(model.config.d_model), {"one layer": SITE, "every layer": "decoder.*.resid_post"}
     seconds: list[float] = []

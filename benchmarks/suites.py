@@ -1,18 +1,18 @@
-"""Are sentences scored as a plain loop with `transformers` scores them, and what does BLiMP say of a model?
+"""Do our sentence scores equal those of a plain loop with `transformers`, and how does a model do on BLiMP?
 
     python -m benchmarks.suites --blimp ../shared/data/blimp --out DIR
     python -m benchmarks.suites --model textbook --pairs 200 --loop 20 --blimp ../shared/data/blimp --out DIR
 
-Three questions of the paradigms of a folder, one line of JSON a paradigm and one a question:
+Three questions about a folder's paradigms, with one JSON line per paradigm and one per question:
 
-    loop     log-probabilities of the first `--loop` pairs of each paradigm beside those of a loop that gives one
-             sentence after the other to `transformers`, with the same weights in float64. target: 1e-5 a sentence
-    swap     the same pairs with good and bad exchanged. target: one less the accuracy, in every paradigm
-    tables   accuracy of the first `--pairs` pairs in float32 beside rivals, and beside the published 5-gram's
-             (`models_summary.jsonl`), with verdicts and the processor seconds that all took
+    loop     log-probabilities of the first `--loop` pairs of each paradigm, against a loop that gives `transformers`
+             one sentence at a time, with the same weights in float64. target: 1e-5 per sentence
+    swap     the same pairs with good and bad exchanged. target: 1 - accuracy, in every paradigm
+    tables   accuracy on the first `--pairs` pairs in float32, against rivals and the published 5-gram
+             (`models_summary.jsonl`), with verdicts and total CPU seconds
 
-Rivals are counted on `--text`, of which the first `--texts` texts are read. What was scored is kept in DIR, so that a
-run that was stopped goes on; the tables are DIR/MODEL-paradigms.csv and DIR/MODEL-items.parquet.
+Rivals are counted on the first `--texts` texts of `--text`. Scores are stored in DIR, so that a stopped run can resume;
+the tables are DIR/MODEL-paradigms.csv and DIR/MODEL-items.parquet.
 """
 
 import json
@@ -34,7 +34,7 @@ from benchmarks.console import arguments, machine, show
 from interp.bounded_files import lines
 from models import load, save
 
-TARGET = 1e-5  # nats of a sentence
+TARGET = 1e-5  # nats per sentence
 
 
 def first_pairs(suite: Suite, count: int) -> Suite:
@@ -43,7 +43,7 @@ def first_pairs(suite: Suite, count: int) -> Suite:
 
 
 def swapped(suite: Suite) -> Suite:
-    """Good sentences as bad ones, and bad as good."""
+    """The suite with good and bad sentences exchanged."""
     paradigms = []
     for each in suite.paradigms:
         items = [replace(item, sentences={GOOD: item.sentences[BAD], BAD: item.sentences[GOOD]}) for item in each.items]
@@ -53,7 +53,7 @@ def swapped(suite: Suite) -> Suite:
 
 @torch.no_grad()
 def plain_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray:
-    """The log-probability of each text after its first token, in nats, by `transformers`."""
+    """Each text's log-probability after its first token, in nats, from `transformers`."""
     scores = []
     for text in texts:
         ids = torch.tensor([tokenizer(text).input_ids])
@@ -63,7 +63,7 @@ def plain_scores(model: Any, tokenizer: Any, texts: Sequence[str]) -> np.ndarray
 
 
 def loop_and_swap(name: str, suite: Suite) -> None:
-    """The first two questions."""
+    """Answer the first two questions."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     model = load(name, dtype=torch.float64)
@@ -88,7 +88,7 @@ def loop_and_swap(name: str, suite: Suite) -> None:
 
 
 def tables(name: str, suite: Suite, text: corpora.Corpus, published: dict[str, float], out: Path) -> None:
-    """The third question."""
+    """Answer the third question."""
     start, model = time.process_time(), load(name)
     with lots.using(lots.Setting(lots.Shards(out / "shards", code()))):
         items = suites.measure(model, suite, text, progress=lambda n, total: show(model=name, lots=n, of=total))

@@ -1,4 +1,4 @@
-"""How long does an exact sweep take, beside TransformerLens, beside one forward a cell, and beside arithmetic itself?
+"""How long does an exact sweep take, against TransformerLens, one forward per cell, and the bare arithmetic?
 
     python -m benchmarks.sweeps --quick        # a few minutes on two cores
     python -m benchmarks.sweeps                # every row repeated
@@ -6,22 +6,22 @@
 
 A GPT-2 of the given shape gets seeded random weights, once as transformers' own model (which the TransformerLens bridge
 wraps) and once as ours. Prompts are 8 pairs of 16 tokens that differ at position 8; the metric is a logit difference at
-the last position. Ours, the peer's cells and the oracle's take turns in one process. Each row is one JSON line:
+the last position. Our sweep, the peer's cells and the oracle's alternate in one process. Each row is one JSON line:
 
     name, shape
     ours_s         median seconds of our sweep
     peer, peer_s   the peer, and its seconds for all cells: cells x the median of `peer_sampled` timed cells
     ratio          peer_s / ours_s, over all cells; ratio_changed counts only cells at changed positions
-    floor_s        multiply-adds that cannot be avoided x 2 / the best measured rate of a float32 matrix product with
-                   inner dimension d_model, a best burst of any size; over_floor = ours_s / floor_s
-    sustained_s    the same multiply-adds at the rate of the sweep's own products, of its very shapes, made one after
-                   the other with nothing between them; over_sustained = ours_s / sustained_s
+    floor_s        unavoidable multiply-adds x 2 / the best measured rate of a float32 matrix product with inner
+                   dimension d_model, in the best burst of any size; over_floor = ours_s / floor_s
+    sustained_s    the same multiply-adds at the rate of the sweep's own products, in its exact shapes, one after the
+                   other with nothing in between; over_sustained = ours_s / sustained_s
     max_abs_diff   largest difference of any compared cell from the peer's value
     peak_mb        growth of the process's peak memory during our sweep
 
-The floor counts, for every cell, layer and position whose stream the patch changes, the matrix products of that layer
-downstream of the patch; in the last layer keys and values at all changed positions and the rest only where the metric
-reads. `--quick` on two cores, float32, beside transformer-lens 4 (`ratio_changed` of the last three: 24, 34, 39):
+The floor counts, for every cell, layer and position whose stream the patch changes, that layer's matrix products
+downstream of the patch; in the last layer, keys and values at all changed positions and the rest only where the metric
+reads. `--quick` on two cores, float32, against transformer-lens 4 (`ratio_changed` of the last three: 24, 34, 39):
 
     sweep                                           ours_s   ratio   over_floor   over_sustained
     z, every layer and head                            2.1      17         1.36             1.28
@@ -29,7 +29,7 @@ reads. `--quick` on two cores, float32, beside transformer-lens 4 (`ratio_change
     z, every layer, head and position                  9.0      67         1.31             1.15
     the same of 4 layers, d_model 256                 0.09      78         2.55             1.97
 
-Rows named `..._oracle` have our own one-forward-a-cell path as the peer.
+In rows named `..._oracle` the peer is our own path of one forward per cell.
 """
 
 import statistics
@@ -71,7 +71,7 @@ class Bench:
         return logits[rows, READ, self.pairs.right] - logits[rows, READ, self.pairs.wrong]
 
     def peer_cell(self, site: str) -> Callable[[tuple[int, ...]], Tensor]:
-        """One patched forward of the bridge: the cell is (layer, head, position), position -1 for all."""
+        """One patched forward of the bridge; the cell is (layer, head, position), with position -1 for all."""
         hook = {"z": "attn.hook_z", "resid_pre": "hook_resid_pre"}[site]
         names = [f"blocks.{layer}.{hook}" for layer in range(self.shape.layers)]
         _, healthy = self.bridge.run_with_cache(self.pairs.clean.ids, names_filter=lambda name: name in names)
@@ -108,7 +108,7 @@ class Bench:
 
 
 def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sampled: int) -> None:
-    """Time one sweep beside the bridge and beside the oracle, taking turns, and print two lines."""
+    """Time one sweep against the bridge and the oracle, alternating, and print two lines."""
     shape = bench.shape
     by = ("layer", *(("head",) if site == "z" else ()), *(("position",) if by_position else ()))
     cells = [
@@ -167,7 +167,7 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
 
 
 def forward_row(bench: Bench, prompts: int, positions: int, repeats: int) -> None:
-    """A forward with `z` of every layer captured, beside transformers' plain forward with its fused attention."""
+    """Time a forward that captures every layer's `z` against transformers' plain forward with fused attention."""
     ids = torch.randint(bench.shape.vocabulary, (prompts, positions), generator=torch.Generator().manual_seed(3))
     ids = ids.to(bench.device)
 

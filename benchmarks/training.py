@@ -1,8 +1,8 @@
-"""How many tokens a second does training read, beside plain PyTorch and beside `transformers`?
+"""How many tokens per second does training read, against plain PyTorch and `transformers`?
 
 All sides train a decoder of the default model's size with the same optimizer (fused AdamW, gradients clipped) on the
-same rows, in the same precision, each with and without `torch.compile`; they take turns, step by step, and a side's
-figure is its faster one. What differs is the architecture's own:
+same rows, in the same precision, each with and without `torch.compile`. They alternate step by step; a side's figure is
+its faster one. Only the architectures differ:
 
     interp, default    rotary positions, RMSNorm, gated feed-forward of 688: the default model as its recipe trains it,
                        drawing its rows included
@@ -75,7 +75,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainModel(nn.Module):
-    """GPT-2 in plain PyTorch, with nothing that could be read or changed on the way."""
+    """GPT-2 in plain PyTorch, without sites to read or edit."""
 
     def __init__(self, shape: StackConfig):
         super().__init__()
@@ -163,7 +163,7 @@ def sides(setting: Setting, compiled: bool) -> dict[str, Step]:
 
 
 def measured(steps: dict[str, Step], setting: Setting, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each side's steps; they take turns, so that a busy moment is everyone's."""
+    """Seconds of each side's steps; sides alternate, so that a busy moment slows all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 3):  # the first steps compile
         for name, step in steps.items():
@@ -174,7 +174,7 @@ def measured(steps: dict[str, Step], setting: Setting, rounds: int) -> dict[str,
 
 
 def operations(shape: StackConfig, row: int) -> int:
-    """Of the forward and backward pass, a token."""
+    """Operations per token of the forward and backward pass."""
     feed_forward = 3 if isinstance(shape.mlp, Gated) else 2
     weights = shape.n_layers * shape.d_model * (4 * shape.d_model + feed_forward * shape.d_mlp)
     return 6 * (weights + shape.d_vocab * shape.d_model) + 12 * shape.n_layers * shape.d_model * row

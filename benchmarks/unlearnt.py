@@ -1,13 +1,13 @@
-"""Do models whose heads lost what they learnt get writers of keys, or circuits?
+"""Do models whose heads lost what they learnt still get writers of keys, or circuits?
 
     python -m benchmarks.unlearnt [textbook] [--copies 4]
 
-The entries of each head's W_Q and W_K are shuffled, then scaled until its scores spread within a row as they did. One
-JSON line a model, that of the trained one first:
+We shuffle the entries of each head's W_Q and W_K, then scale them until its scores spread within a row as before.
+Prints one JSON line per model, the trained one first:
 
-    explained     rows of `tables/writers` of which a family explains where the head looks, and of how many, for the
-                  model's own labels; `asked` the same for the trained model's labels
-    circuits      the size of each task's circuit and what it does on prompts that did not choose it, or why none is
+    explained     rows of `tables/writers` in which a family explains where the head attends, out of how many, for the
+                  model's own labels; `asked` is the same for the trained model's labels
+    circuits      each task's circuit size and its effect on prompts that did not choose it, or why there is none
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,13 +26,13 @@ from interp import AnnotatedText, InputError, Transformer, run
 from interp.patterns.shuffled import shuffled_copy
 from models import load
 
-PAIRS = 200  # of a task: with fewer, the rarer answer of the trained model may be a coin's
+PAIRS = 200  # per task: with fewer, the trained model's rarer answer may look like chance
 TASKS = "agreement", "reference", "name-gender", "repeat"
 BEHAVIOURS = "position", "part-of-speech", "coreference"
 
 
 def sharpened_copy(model: Transformer, prompts: Sequence[str], seed: int) -> Transformer:
-    """A shuffled copy whose heads' scores spread as the trained ones do, layer by layer."""
+    """A shuffled copy whose heads' scores spread like the trained ones', layer by layer."""
     shuffled = shuffled_copy(model, seed)
     for layer, block in enumerate(shuffled.last.blocks):
         site = f"decoder.{layer}.attn.scores"
@@ -43,7 +43,7 @@ def sharpened_copy(model: Transformer, prompts: Sequence[str], seed: int) -> Tra
 
 
 def _spread(scores: Tensor) -> Tensor:
-    """The standard deviation of each head's scores in rows of three keys and more, without the first key."""
+    """The standard deviation of each head's scores in rows of three or more keys, without the first key."""
     scores = scores[..., 3:, 1:].masked_fill(scores[..., 3:, 1:].isneginf(), torch.nan)
     return (scores - scores.nanmean(-1, keepdim=True)).square().nanmean(dim=(0, 2, 3)).sqrt()
 
@@ -63,7 +63,7 @@ def _circuit(model: Transformer, task: str, settings: circuit.Settings) -> Any:
 
 
 def main() -> None:
-    """Print a line a model."""
+    """Print one line per model."""
     parser = arguments(__doc__)
     parser.add_argument("model", nargs="?", default="textbook")
     parser.add_argument("--copies", type=int, default=4)

@@ -88,7 +88,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def bring_in(family: str, way: str, quick: bool) -> dict[str, float]:
-    """What one way takes; run in a process of its own, in which a tiny model has been brought in before."""
+    """What one way takes; runs in a separate process that has brought in a tiny model before."""
     warnings.simplefilter("ignore")
     WAYS[way](gpt2(Shape(1, 2, 8, 16), n_positions=8))
     theirs = build(family, quick=quick)
@@ -110,7 +110,7 @@ def bring_in(family: str, way: str, quick: bool) -> dict[str, float]:
 
 
 def race(family: str, repeats: int, quick: bool) -> dict[str, dict[str, float]]:
-    """Processor's seconds of sweeps and passes on shared weights and on copies."""
+    """CPU seconds of sweeps and passes on shared weights and on copies."""
     theirs = build(family, quick=quick)
     models = {way: WAYS[way](theirs) for way in ("wrap", "wrap, copy")}
     shape = Shape(12, 12, 768, theirs.config.vocab_size)
@@ -125,7 +125,7 @@ def race(family: str, repeats: int, quick: bool) -> dict[str, dict[str, float]]:
             for way, model in models.items():
                 began = time.process_time()  # the machine may have other work
                 ask(model)
-                if repeat:  # the first is not counted
+                if repeat:  # skip the first
                     seconds[way, job].append(time.process_time() - began)
     return {way: {job: statistics.median(seconds[way, job]) for job in jobs} for way in models}
 

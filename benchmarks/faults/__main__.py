@@ -1,10 +1,10 @@
-"""Injects faults and prints what became of them, as the table of docs/faults.md.
+"""Injects faults and prints what happened, as the table of docs/faults.md.
 
     python -m benchmarks.faults [--files 2000] [--kills 60] [--disks 20] [--races 20] [--only damage|stops]
 
 Damaged files are drawn from fixed seeds (`benchmarks.faults.mutations`), `--files` of each kind that is read; `--kills`
-of each kind of writer. Kills, full disks and races are at random moments of short trainings and of small runs. What is
-lost, hung or traced is a mistake of ours; the first of each kind is told on stderr.
+of each kind of writer. Kills, full disks and races come at random moments of short trainings and small runs. Anything
+lost, hung or traced is our bug; the first of each kind is printed on stderr.
 """
 
 import sys
@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     _row(_HEAD)
     _row(["---"] * len(_HEAD))
-    if options.only != "damage":  # before the readers: memory is bounded there
+    if options.only != "damage":  # before the readers, which bound memory
         _told("trainings killed, and gone on with", stops.kills_of_trainings(options.kills))
         _told("runs killed while they replace another", stops.kills_of_runs(options.kills))
         _told("full disks, in trainings and runs", stops.full_disks(options.disks))

@@ -1,4 +1,4 @@
-"""What does each reader make of damaged files? Read, refused in a line, or a fault: traced, hung, without memory."""
+"""What does each reader do with damaged files? Read, refused in a line, or a fault: traced, hung, out of memory."""
 
 import resource
 import shutil
@@ -15,8 +15,8 @@ from benchmarks.faults.mutations import mutated
 from benchmarks.faults.read_files import READERS, Reader
 from interp.errors import LONGEST_MESSAGE, InputError, InputWarning
 
-SECONDS = 10.0  # that a file of some kilobytes may take; more is a hang
-MEMORY = 1 << 30  # bytes that reading it may take beyond what the process has
+SECONDS = 10.0  # time limit for a file of some kilobytes; more is a hang
+MEMORY = 1 << 30  # bytes that reading may take beyond what the process has
 READ, REFUSED, FAULT = "read", "refused", "fault"
 
 
@@ -26,14 +26,14 @@ class HungError(BaseException):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one damaged file; `said` is the message, or the end of the traceback."""
+    """What happened to one damaged file; `said` is the message, or the end of the traceback."""
 
     kind: str
     said: str = ""
 
 
 def outcomes(name: str, seeds: range) -> Iterator[tuple[int, Outcome]]:
-    """What becomes of as many damaged files of a kind as there are seeds."""
+    """What happens to one damaged file of a kind per seed."""
     reader = READERS[name]
     with tempfile.TemporaryDirectory() as kept:
         good, damaged = Path(kept) / "good", Path(kept) / "damaged"
@@ -49,7 +49,7 @@ def outcomes(name: str, seeds: range) -> Iterator[tuple[int, Outcome]]:
 
 
 def outcome(reader: Reader, folder: Path, content: bytes) -> Outcome:
-    """What becomes of a file of this content; what lies beside it in `folder` is good."""
+    """What happens to a file with this content; the other files in `folder` are good."""
     try:
         (folder / reader.file).write_bytes(content)
         with bounded(), warnings.catch_warnings():
@@ -70,7 +70,7 @@ def outcome(reader: Reader, folder: Path, content: bytes) -> Outcome:
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Within, more than `SECONDS` raise `HungError`, and more than `MEMORY` a `MemoryError`."""
+    """Inside the block, exceeding `SECONDS` raises `HungError`, and exceeding `MEMORY` a `MemoryError`."""
 
     def hung(*_: object) -> None:
         raise HungError(f"more than {SECONDS:g} seconds")

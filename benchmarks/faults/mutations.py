@@ -1,7 +1,7 @@
 """How is a file damaged? One to three changes drawn from a seed: bytes, lines, fields, numbers, encodings.
 
-Nothing here knows a format. Hostile values are what readers of text and JSON have met: numbers without end, names that
-lead elsewhere, what is no number, nesting, what is no UTF-8.
+Nothing here knows a format. Hostile values are known problems for readers of text and JSON: huge numbers, paths that
+lead outside, values that are not numbers, deep nesting, invalid UTF-8.
 """
 
 import gzip
@@ -30,7 +30,7 @@ def mutated(content: bytes, seed: int) -> bytes:
 
 
 def flipped(content: bytes, draw: Draw) -> bytes:
-    """Some bytes are others; half of the time within the first quarter, where headers are."""
+    """Change some bytes, half of the time within the first quarter, where headers are."""
     changed = bytearray(content)
     end = len(changed) if draw.random() < 0.5 else len(changed) // 4
     for _ in range(draw.choice((1, 1, 2, 8, 40)) if end else 0):
@@ -39,7 +39,7 @@ def flipped(content: bytes, draw: Draw) -> bytes:
 
 
 def one_bit(content: bytes, draw: Draw) -> bytes:
-    """One bit is another."""
+    """Flip one bit."""
     changed = bytearray(content)
     if changed:
         changed[draw.randrange(len(changed))] ^= 1 << draw.randrange(8)
@@ -47,24 +47,24 @@ def one_bit(content: bytes, draw: Draw) -> bytes:
 
 
 def cut_short(content: bytes, draw: Draw) -> bytes:
-    """The end is missing."""
+    """Cut off the end."""
     return content[: draw.randrange(len(content) + 1)]
 
 
 def without_a_span(content: bytes, draw: Draw) -> bytes:
-    """Some bytes in the middle are missing."""
+    """Remove some bytes in the middle."""
     start, end = _span(content, draw)
     return content[:start] + content[end:]
 
 
 def with_a_span_twice(content: bytes, draw: Draw) -> bytes:
-    """Some bytes come twice."""
+    """Repeat some bytes."""
     start, end = _span(content, draw)
     return content[:end] + content[start:]
 
 
 def with_lines_changed(content: bytes, draw: Draw) -> bytes:
-    """A line is missing, comes twice, or two have changed places."""
+    """Remove or repeat a line, or swap two."""
     lines = content.splitlines(keepends=True)
     if not lines:
         return content
@@ -80,23 +80,23 @@ def with_lines_changed(content: bytes, draw: Draw) -> bytes:
 
 
 def with_a_hostile_number(content: bytes, draw: Draw) -> bytes:
-    """A hostile value stands for a number."""
+    """Replace a number by a hostile value."""
     return _replaced(_NUMBER, content, draw)
 
 
 def with_a_hostile_field(content: bytes, draw: Draw) -> bytes:
-    """A hostile value stands for a word, a column or a value of JSON."""
+    """Replace a word, a column or a JSON value by a hostile value."""
     return _replaced(_FIELD, content, draw)
 
 
 def with_something_between(content: bytes, draw: Draw) -> bytes:
-    """A hostile value stands between others."""
+    """Insert a hostile value."""
     at = draw.randrange(len(content) + 1)
     return content[:at] + draw.choice(HOSTILE) + content[at:]
 
 
 def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
-    """Two words, columns or values have changed places."""
+    """Swap two words, columns or values."""
     fields = list(_FIELD.finditer(content))
     if len(fields) < 2:
         return content
@@ -106,7 +106,7 @@ def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
 
 
 def encoded_otherwise(content: bytes, draw: Draw) -> bytes:
-    """The same in another encoding, with other line ends, or gzipped, whole or cut short."""
+    """Use another encoding, other line ends, or gzip, whole or cut short."""
     text, packed = content.decode("utf-8", "replace"), gzip.compress(content, mtime=0)
     ends = draw.choice((b"\r\n", b"\r", b"\x0b", b"\xe2\x80\xa8"))
     utf16, latin = text.encode("utf-16"), text.encode("latin-1", "replace") + b"\xe9"
@@ -115,7 +115,7 @@ def encoded_otherwise(content: bytes, draw: Draw) -> bytes:
 
 
 def another_file(content: bytes, draw: Draw) -> bytes:
-    """Nothing at all, or what is no such file."""
+    """An empty file, or a file of another kind."""
     return draw.choice((b"", b"\n", b"\0" * 64, draw.randbytes(len(content)), b"# x", b"{}", b"[]", b"\x1f\x8b"))
 
 

@@ -1,6 +1,6 @@
-"""Which files are read, and what is right of what was read? A small good file of each kind, and its reader.
+"""Which files are read, and which results are valid? A small good file of each kind, and its reader.
 
-A reader raises where what it was given is refused, and where what it gives cannot be.
+A reader raises if it refuses its input, or if its result is invalid.
 """
 
 import json
@@ -35,19 +35,19 @@ SAMPLES = Path(__file__).parent / "samples"
 
 @dataclass(frozen=True)
 class Reader:
-    """A kind of file: `make` writes a good one into a folder, with what belongs beside it, and `read` reads it."""
+    """A kind of file: `make` writes a good one and its companions into a folder, and `read` reads it."""
 
     file: str
     make: Callable[[Path], object]
     read: Callable[[Path], object]
-    writes: bool = False  # whether to read it changes other files, which are to be good ones the next time
+    writes: bool = False  # whether reading changes other files, which must then be restored
 
 
 def check(text: AnnotatedText) -> None:
-    """What holds of every text that was read.
+    """Check what holds for every text that was read.
 
     Raises:
-        AssertionError: it does not.
+        AssertionError: something does not hold.
     """
     n_words, spelled = len(text.words), text.text
     assert n_words, "a text without words"
@@ -62,7 +62,7 @@ def check(text: AnnotatedText) -> None:
 
 
 def _copies(name: str) -> Callable[[Path], object]:
-    """Puts the sample of this name there."""
+    """A function that copies the named sample into a folder."""
     return lambda folder: shutil.copy(SAMPLES / name, folder)
 
 
@@ -161,7 +161,7 @@ def _run_read(folder: Path) -> None:
 
 
 def _replaced_run(folder: Path) -> None:
-    """A run is written over one whose record is damaged; only it may be gone afterwards."""
+    """Write a run over one with a damaged record; only that run may disappear."""
     (folder / "mine").write_text("mine")
     with output.writing(folder / "run") as out:
         out.text("report.html", "new")
@@ -174,7 +174,7 @@ _FACTS = {"step": 3, "made_of": {"tokenizer": "abc"}}
 
 
 def _same_state(folder: Path) -> None:
-    """A state is as it was written, or refused."""
+    """A state is unchanged or refused."""
     kept = state.read(folder / state.FILE)
     assert dict(kept.facts) == _FACTS, "other facts than were written"
     assert kept.tensors.keys() == _TENSORS.keys(), "other tensors than were written"
@@ -185,7 +185,7 @@ _DOCUMENTS = [token_arrays.Document("one", "w1 w2 w3 w4 " * 20), token_arrays.Do
 
 
 def _same_tokens(folder: Path) -> None:
-    """An array is used as it was written, or made anew."""
+    """An array is used unchanged, or rebuilt."""
     array = token_arrays.tokenize(_DOCUMENTS, tokenizer(), folder / "text.tokens", "these")
     expected = [id for each in _DOCUMENTS for id in (0, *(1 + int(word[1:]) + 1 for word in each.text.split()))]
     assert array.tokens.tolist() == expected, "other tokens than the text's"
@@ -209,7 +209,7 @@ def _paired(folder: Path) -> None:
 
 
 def _same_texts(folder: Path) -> None:
-    """Generated texts are as they were written, or refused; they are written where there are none."""
+    """Generated texts are unchanged or refused; missing ones are written."""
     source = Generated("stories", 3, seed=1)
     texts = [each.text for each in StoredTexts(source, folder / "stories.texts").documents(held_out=False)]
     assert texts == [each.text for each in source.generate()], "other texts than were written"

@@ -1,8 +1,8 @@
-"""What is lost when writers are killed, their disk is full, or they write at once?
+"""What is lost when writers are killed, their disk is full, or they write at the same time?
 
-Trainings and runs, forked from one process, since starting each anew takes seconds. A fault is `lost` where what stood
-before is not whole, or a training that goes on ends with other weights; `hung` where it does not end; `traced` where it
-ends in neither success nor one line.
+Trainings and runs, forked from one process, because starting each takes seconds. A fault is `lost` if earlier files are
+damaged, or a resumed training ends with other weights; `hung` if it does not end; `traced` if it ends with neither
+success nor a one-line error.
 """
 
 import os
@@ -27,18 +27,18 @@ from interp.training import Phase, Plan, Windows, state, train
 from models import save
 
 SURVIVED, REFUSED, LOST, HUNG, TRACED = "survived", "refused", "lost", "hung", "traced"
-_SECONDS = 60  # that a writer may take
-_DONE, _REFUSED, _TRACED = 0, 2, 1  # how one ends
+_SECONDS = 60  # time limit of a writer
+_DONE, _REFUSED, _TRACED = 0, 2, 1  # exit codes
 
 
 def fork(work: Callable[[], object]) -> int:
-    """A process that does `work`, which ends with 0, with 2 where it was refused in a line, else with 1."""
+    """A process that does `work` and exits with 0, with 2 after a one-line refusal, or else with 1."""
     child = os.fork()
     if child:
         return child
     code = _TRACED
     try:
-        signal.alarm(_SECONDS)  # one that hangs is ended by it
+        signal.alarm(_SECONDS)  # ends a hung writer
         work()
         code = _DONE
     except InputError as error:
@@ -50,14 +50,14 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def ended(child: int) -> int:
-    """Its exit code, or minus the signal that ended it."""
+    """The child's exit code, or minus the signal that ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def training(out: Path, steps: int = 60) -> None:
-    """A short training into `out`, gone on with where there is a state.
+    """A short training into `out`, resumed if there is a state.
 
-    On one thread: a child that is forked after threads have worked waits for them for ever.
+    On one thread: a child forked after threads have worked waits for them forever.
     """
     torch.set_num_threads(1)
     tokens = torch.randint(2, 22, (500,), generator=torch.Generator().manual_seed(0))
@@ -71,7 +71,7 @@ def _save(trained: Transformer, directory: Path) -> None:
 
 
 def kills_of_trainings(count: int) -> Counter[str]:
-    """Kill a training at random moments, and go on until it has ended; its weights are those of one never killed."""
+    """Kill a training at random moments and resume it until it ends; its weights must equal an unkilled one's."""
     counts: Counter[str] = Counter()
     draw = random.Random(0)
     with tempfile.TemporaryDirectory() as kept:
@@ -90,7 +90,7 @@ def kills_of_trainings(count: int) -> Counter[str]:
 
 
 def kills_of_runs(count: int) -> Counter[str]:
-    """Kill what writes a run over another's at random moments; the next run puts it right, and stands whole."""
+    """Kill a writer of a run over another at random moments; the next run must repair this and be complete."""
     counts: Counter[str] = Counter()
     draw = random.Random(1)
     with tempfile.TemporaryDirectory() as kept:
@@ -107,7 +107,7 @@ def kills_of_runs(count: int) -> Counter[str]:
 
 
 def full_disks(count: int) -> Counter[str]:
-    """Let no file grow beyond some size, as on a full disk; what stood before stands, and a training can go on."""
+    """Limit file sizes, as on a full disk; earlier files must survive, and a training must be resumable."""
     counts: Counter[str] = Counter()
     draw = random.Random(2)
     with tempfile.TemporaryDirectory() as kept:
@@ -129,7 +129,7 @@ def full_disks(count: int) -> Counter[str]:
 
 
 def races(count: int) -> Counter[str]:
-    """Two write one directory at once: what one of them wrote stands whole, and the other is told."""
+    """Two writers write one directory at once: one result must be complete, and the other writer must get an error."""
     counts: Counter[str] = Counter()
     draw = random.Random(3)
     with tempfile.TemporaryDirectory() as kept:
@@ -155,7 +155,7 @@ def write_run(out: Path, number: int) -> None:
 
 
 def number_of(out: Path) -> int | None:
-    """The number that all tables of a run and its record hold; None where they are not of one run."""
+    """The number in all tables of a run and its record; None if they are not from one run."""
     try:
         run = runs.read(out)
         numbers = {run.facts["number"], *(int(each) for name in run.tables for each in run.table(name)["number"])}
@@ -173,7 +173,7 @@ def _killed(work: Callable[[], object], after: float) -> int:
 
 
 def _within(most: int, work: Callable[[], object]) -> None:
-    """`work`, where no file can be longer than `most` bytes."""
+    """Do `work` while no file can be longer than `most` bytes."""
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
     work()
@@ -194,6 +194,6 @@ def _verdict(code: int, whole: bool) -> str:
 
 
 def _refusal(code: int, whole: bool) -> str:
-    """Of what could not be written: refused in a line, or there was room enough."""
+    """The outcome of a failed write: refused in one line, or there was room enough."""
     verdict = _verdict(code, whole)
     return REFUSED if verdict == SURVIVED and code == _REFUSED else verdict

@@ -1,7 +1,7 @@
-"""Planted models composed at random, and texts over their words: what tests and benchmarks measure the analyses on.
+"""Planted models composed at random, and texts over their words: tests and benchmarks check the analyses on them.
 
-`compose` plants known behaviours among noise in a decoder, an encoder or with grouped queries, and says what sits
-where; `rungs` plants a head for every rule that a head may follow. `planted_texts` and `linked_texts` write sentences
+`compose` plants known behaviours among noise in a decoder, an encoder or with grouped queries, and says which head has
+which; `rungs` plants a head for every rule that a head may follow. `planted_texts` and `linked_texts` write sentences
 over the planted words with gold tags, relations and chains.
 """
 

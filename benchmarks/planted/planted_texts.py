@@ -37,7 +37,7 @@ class Lexicon:
 
     @staticmethod
     def draw(rng: random.Random, least: int = _ENOUGH_NAMES) -> "Lexicon":
-        """Some words of each class: `least` to ten of those there are."""
+        """A random `least` to ten words of each class."""
 
         def some(words: Sequence[str], most: int = 10, least: int = least) -> tuple[str, ...]:
             return tuple(sorted(rng.sample(list(words), rng.randint(min(least, len(words)), min(most, len(words))))))
@@ -142,7 +142,7 @@ def meetings(lexicon: Lexicon, count: int, seed: int = 0, *, episodes: int = 1) 
 
 
 def shuffled(lexicon: Lexicon, count: int, seed: int = 0, *, length: int = 40) -> list[AnnotatedText]:
-    """Texts of `length` words drawn one by one: every tag is the same share of the words at every distance."""
+    """Texts of `length` independently drawn words: every tag has the same share of words at every distance."""
     rng, tags = random.Random(f"shuffled-{seed}"), lexicon.tags
     texts = []
     for number in range(count):

@@ -38,30 +38,30 @@ class Behaviour:
     common: bool = False  # heads as sharp that ask at random do it too, so that it need not be named
 
     def is_called(self, label: str) -> bool:
-        """Whether a label is its own, or as right."""
+        """Whether a label is the behaviour's own, or a synonym."""
         return label == self.label or any(fnmatchcase(label, each) for each in self.synonyms)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A behaviour and the head in which it sits."""
+    """A behaviour, and the head that has it."""
 
     layer: int
     head: int
     behaviour: Behaviour
 
     def found(self, labels: Sequence[str]) -> bool:
-        """Whether a head that was given these labels was recognised."""
+        """Whether these labels recognise the head."""
         return any(map(self.behaviour.is_called, labels))
 
     def mistaken(self, labels: Sequence[str]) -> list[str]:
-        """Those of the labels that are wrong on any text."""
+        """The labels that are wrong on any text."""
         return [label for label in labels if label.startswith(self.behaviour.never)]
 
 
 @dataclass(frozen=True)
 class Composed:
-    """A planted model, the words it knows, and every head's behaviour, layer by layer."""
+    """A planted model, its words, and every head's behaviour, layer by layer."""
 
     model: Transformer
     lexicon: Lexicon
@@ -166,8 +166,8 @@ def compose(
     Args:
         seed: of the words, the sizes, the behaviours, their places and the noise in all other heads.
         form: decoder, encoder or grouped.
-        n_layers: at least 2 where there is induction.
-        n_heads: query heads a layer.
+        n_layers: at least 2 with induction.
+        n_heads: query heads per layer.
         norm: the norm before each layer and at the end.
         behaviours: names from BEHAVIOURS, as often as they are wanted; induction brings the previous-token head that
             it reads. A drawn selection has each at most once.

@@ -11,7 +11,7 @@ from models.planted.slots import GAIN, Head, Plan, Slots, blank
 
 
 def classes(wanted: Mapping[str, str]) -> Plan:
-    """Looks from each class of words (a direction) to all words of another alike; other words look everywhere."""
+    """Attends from each class of words (a direction) to all words of another equally; other words attend everywhere."""
 
     def plan(slots: Slots) -> Head:
         head = blank(slots)
@@ -23,7 +23,7 @@ def classes(wanted: Mapping[str, str]) -> Plan:
 
 
 def marked(plan: Plan, number: int) -> Plan:
-    """The same head, which also writes where it looked into a mark, for heads above it (`mixture`)."""
+    """The same head, which also writes into a mark where it attended, for heads above it (`mixture`)."""
 
     def marking(slots: Slots) -> Head:
         head = plan(slots)
@@ -35,9 +35,9 @@ def marked(plan: Plan, number: int) -> Plan:
 
 
 def mixture(first: int, second: int, share: float) -> Plan:
-    """Looks where two marks say: `share` of its attention follows the first, the rest the second.
+    """Attends where two marks say: `share` of its attention follows the first, the rest the second.
 
-    Each mark holds one position a row; where both hold the same, all attention is there.
+    Each mark holds one position per row; if both hold the same, all attention goes there.
     """
 
     def plan(slots: Slots) -> Head:

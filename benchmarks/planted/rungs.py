@@ -19,11 +19,11 @@ from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.heads import seek
 
-SHARE = 0.7  # of a mixture's attention, which follows the rule that names it
+SHARE = 0.7  # of a mixture's attention follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"
-BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # as `analyses.scoring.rules` words it
+BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # words of `analyses.scoring.rules`
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
-_N_HEADS = 8  # a layer
+_N_HEADS = 8  # per layer
 MIXED = (  # of relation and of reference: the rule that names the mixture, and the other
     (
         *(("object", "nearest of class"), ("nearest of class", "object")),
@@ -49,12 +49,12 @@ class Rung(Behaviour):
 
 
 def rungs(rng: random.Random, *, causal: bool) -> dict[str, Rung]:
-    """One head a rule. In a decoder objects look back for their verbs, in an encoder verbs look ahead for objects."""
+    """One head per rule. In a decoder objects look back at their verbs; in an encoder verbs look ahead at objects."""
     asks, sought, nearest = ("thing", "verb", "last VERB") if causal else ("verb", "noun", "next NOUN")
     tag = "tag:NOUN->VERB" if causal else "tag:VERB->NOUN"
     relation = f"relation:obj:{'dependent->head' if causal else 'head->dependent'}"
     by = rng.choice((-4, -3, -2) if causal else (1, 2, 3))
-    rests = () if causal else ("first-token",)  # where an encoder's heads have nothing to look for
+    rests = () if causal else ("first-token",)  # if an encoder's heads have no target
     people = ("tag:PRON->PROPN", "rule:any->PROPN", *rests)
     syntax: dict[str, Any] = {"measure": relation, "never": (_SYNTAX, _REFERENCE)}
     reference: dict[str, Any] = {"measure": "antecedent:named", "never": (_SYNTAX, _REFERENCE)}
@@ -108,7 +108,7 @@ _MEANINGFUL = (_TAG, _SYNTAX, _REFERENCE)
 
 
 def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
-    """A head whose attention follows the first rule by `SHARE`, which names it, and the second by the rest."""
+    """A head whose attention follows the first rule (which names it) by `SHARE`, and the second by the rest."""
     also = (*first.synonyms, *second.synonyms, *(each.label for each in (first, second) if each.label))
     allowed = tuple(name for name in also if not name.startswith(first.never))
     return replace(
@@ -148,9 +148,9 @@ def compose_sinks(seed: int, *, form: Form = "decoder") -> Composed:
 
 
 def compose_readers(seed: int, *, twins: bool, form: Form = "decoder") -> Composed:
-    """A planted decoder with a head that copies what one that looks at the word before found, and another such head.
+    """A planted decoder with a head that copies what a previous-word head read, and a second previous-word head.
 
-    The other is a twin, of which either would do, or one from which nothing is read.
+    With `twins` either of the two suffices; otherwise nothing reads the second.
     """
     rng = random.Random(f"readers-{seed}")
     reader = Behaviour(READER, heads.offset(-1, remember=True), "previous-token")
@@ -168,7 +168,7 @@ def _composed(
     n_heads: int = _N_HEADS,
     marks: int = 0,
 ) -> Composed:
-    """The layers' heads in some order, noise where there are too few."""
+    """The layers' heads in random order, filled up with noise."""
     full = [rng.sample([*layer, *(noise(rng) for _ in range(n_heads - len(layer)))], n_heads) for layer in layers]
     n_kv_heads = n_heads // 2 if form == "grouped" else None
     return built(lexicon, full, form, rng.choice(NORMS), marks=marks, n_kv_heads=n_kv_heads)

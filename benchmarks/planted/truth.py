@@ -1,4 +1,4 @@
-"""Which keys does each planted head attend to, by its definition? What tests compare its attention with."""
+"""Which keys does each planted head attend to, by its definition? Tests compare its attention with them."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ PRONOUNS = {spelling: form for form, spellings in SPELLINGS.items() for spelling
 
 
 def attended(name: str, words: Sequence[str], at: int, composed: Composed, causal: bool) -> set[int] | None:
-    """The keys among which a row's attention is shared alike; None where nothing is promised."""
+    """The keys that share a row's attention equally; None if the definition does not say."""
     visible = set(range(at + 1)) if causal else set(range(len(words)))
     if name in {"previous-token", "next-token"} or name.startswith("offset:"):
         by = {"previous-token": -1, "next-token": 1}.get(name) or int(name.partition(":")[2])
@@ -52,7 +52,7 @@ def sought(name: str, words: Sequence[str], at: int, composed: Composed, causal:
 
 
 def rule_keys(rule: str, text: AnnotatedText, composed: Composed) -> dict[int, int]:
-    """From the words that ask, the word that a rule names; those to whom it names none are left out."""
+    """The word that a rule names for each asking word; words without one are left out."""
     lexicon, causal = composed.lexicon, composed.model.config.last.causal
     names, n = {*lexicon.masculine, *lexicon.feminine}, len(text.words)
     things = [at for at in range(n) if text.words[at] in lexicon.things]

@@ -1,7 +1,7 @@
-"""Which part of a model writes an answer? Read from the residual stream and the weights, on direct paths alone.
+"""Which part of a model writes an answer? We read the residual stream and the weights, on direct paths only.
 
-The stream is a sum, so a logit is one too once the final norm's scale is held at its value. `interp.patching` measures
-what a head does through later layers.
+The stream is a sum, so with the final norm's scale held fixed a logit is a sum too. `interp.patching` measures what a
+head does through later layers.
 """
 
 from interp.attribution.direct import (

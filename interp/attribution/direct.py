@@ -1,4 +1,4 @@
-"""What does each term of the stream add to an answer, and which later heads read what a head writes? Direct paths."""
+"""What does each term of the stream add to an answer directly, and which later heads read what a head writes?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,10 +40,10 @@ _PREFIX: dict[Attending, str] = {"self": "", "cross": "cross_"}
 def head_results(
     model: Model, out: Run | Tokens, layer: int, *, attention: Attending = "self", target: Tokens | None = None
 ) -> Float[Tensor, "prompt position head d_model"]:
-    """What each head of a layer writes: its `z` times its `W_O`; the sum is attention's output, less its bias.
+    """What each head of a layer writes: its `z` times its `W_O`; the sum is attention's output without its bias.
 
     `out` is a run that captured the layer's `attn.z` (or `cross_attn.z`), or tokens to run. In an encoder-decoder the
-    heads are the decoder's; with attention `cross` those that read the encoder.
+    heads are the decoder's; with attention `cross`, those that read the encoder.
     """
     model, n_layers = with_parts(model, "what each head writes"), model.config.n_layers
     if not is_number(layer) or not -n_layers <= layer < n_layers:
@@ -56,11 +56,11 @@ def head_results(
 
 @dataclass(frozen=True, repr=False)
 class DirectAttribution(Result):
-    """What each term of the stream adds to a logit difference (or to any direction) at one position a prompt.
+    """What each term of the stream adds to a logit difference (or to any direction) at one position per prompt.
 
     `names` are `embed` (token and position), `decoder.0.head.3`, `decoder.0.attn.bias` (with the shift of a norm after
-    attention), `decoder.0.cross_head.3` and `decoder.0.cross_attn.bias` beside an encoder, `decoder.0.mlp`, `norm.bias`
-    and `output.bias`; the values add up to `total`, the model's own number. Units are logits, before any cap.
+    attention), in an encoder-decoder `decoder.0.cross_head.3` and `decoder.0.cross_attn.bias`, `decoder.0.mlp`,
+    `norm.bias` and `output.bias`. The values sum to `total`, the model's own number, in logits before any cap.
     """
 
     names: tuple[str, ...]
@@ -68,33 +68,33 @@ class DirectAttribution(Result):
     total: Float[Tensor, " prompt"]
     model: Transformer = field(repr=False)
     inputs: Inputs = field(repr=False)
-    columns: Int[Tensor, "prompt 1"] = field(repr=False)  # where each prompt is read
-    reading: Reading = field(repr=False)  # what each prompt's stream before the last norm is worth
+    columns: Int[Tensor, "prompt 1"] = field(repr=False)  # each prompt's read position
+    reading: Reading = field(repr=False)  # maps each prompt's stream before the last norm to the number
 
     def __getitem__(self, name: str) -> Float[Tensor, " prompt"]:
-        """One term by its name."""
+        """The term with this name."""
         if name not in self.names:
             raise InputError(f"no term {name!r}: expected one of {', '.join(self.names)}")
         return self.values[self.names.index(name)]
 
     def by_head(self, attention: Attending = "self") -> Float[Tensor, "layer head prompt"]:
-        """The heads alone; of cross-attention, those that read the encoder."""
-        attention_layer(self.model.last.blocks[0], attention)  # which says where there is none
+        """Only the heads; with attention `cross`, those that read the encoder."""
+        attention_layer(self.model.last.blocks[0], attention)  # raises if there is none
         heads = [index for index, name in enumerate(self.names) if f".{_PREFIX[attention]}head." in name]
         return self.values[heads].unflatten(0, (self.model.config.n_layers, -1))
 
     def by_layer(self) -> Float[Tensor, "layer prompt"]:
-        """All that a layer's attention (biases included) and feed-forward write."""
+        """Everything that each layer's attention (biases included) and feed-forward write."""
         prefixes = [f"{last_stack(self.model)}.{layer}." for layer in range(self.model.config.n_layers)]
         terms = [[index for index, name in enumerate(self.names) if name.startswith(prefix)] for prefix in prefixes]
         return torch.stack([self.values[rows].sum(0) for rows in terms])
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a term: `effect`, what it adds on average, with interval, p and q, and its `share` of the total.
+        """One row per term: `effect`, its mean contribution, with interval, p and q, and its `share` of the total.
 
         Columns are `stack, term` (its name here), `part` (`head`, `cross_head`, `mlp`, `embed`, a bias), `layer, head`
-        (missing where the term has none), and those of `results.cell_rows`; shares are missing where the total may
-        as well be nothing. `seed` is of the intervals' resampling.
+        (missing if the term has none), and those of `results.cell_rows`. Shares are missing if the total cannot be told
+        from 0. `seed` seeds the intervals' resampling.
         """
         whole = None if unreliable(self.total) else self.total
         rows = cell_rows(("term",), self.values, dust(self.total), whole, seed=seed)
@@ -105,20 +105,20 @@ class DirectAttribution(Result):
         return long_table({"stack": last_stack(self.model)}, [rows], ("term", "part", "layer", "head"))
 
     def figure(self, kind: Drawing = "map", attention: Attending = "self", **options: Any) -> Figure:
-        """A `map` of the heads, or the terms that add most either way (`top`), with their intervals.
+        """A `map` of the heads, or the largest terms in either direction (`top`), with their intervals.
 
-        `options` are those of `analyses.figures.cell_map` or `top_cells`: `title`, `width`, `font_size`, `ax`, ...
+        For `options` see `analyses.figures.cell_map` or `top_cells`: `title`, `width`, `font_size`, `ax`, ...
         """
         table = self.table().assign(metric="logit_difference", direction="on the direct path", site="z")
         draw, title = "top_cells", "Which terms write the answer?"
         if one_of("kind", kind, Drawing) == "map":
-            self.by_head(attention)  # which says where there is none
+            self.by_head(attention)  # raises if there is none
             table = table.loc[table["part"] == f"{_PREFIX[attention]}head"]
             draw, title = "cell_map", "Which heads write the answer, on the direct path?"
         return draw_figure(draw, table, "logit_difference", heading=title, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """The whole, and the terms that add most."""
+        """The total, and the largest terms."""
         means = self.values.mean(-1)
         order = means.abs().argsort(descending=True, stable=True)[:5].tolist()
         facts = {"whole": signed(float(self.total.mean()))}
@@ -138,28 +138,28 @@ def direct_logit_attribution(
     position: Positions = None,
     target: Tokens | None = None,
 ) -> DirectAttribution:
-    """Each term's contribution to the logit of `right` less that of `wrong`, the final norm's scale held fixed.
+    """Each term's contribution to the logit of `right` minus that of `wrong`, with the final norm's scale held fixed.
 
     The norm is affine once its scale (standard deviation, root mean square) is held at this run's value, so every term
-    passes it alone (Elhage 2021, "A Mathematical Framework for Transformer Circuits"), as does a norm between a layer
-    and the stream. The terms add up to the difference up to rounding; RMSNorm rounds to float32 at any precision.
+    passes through it alone (Elhage 2021, "A Mathematical Framework for Transformer Circuits"). The same holds for a
+    norm between a layer and the stream. The terms sum to the difference up to rounding; RMSNorm rounds to float32.
 
-    In an encoder-decoder the stream is the decoder's, to which its heads of both kinds write; the encoder has no direct
-    path.
+    In an encoder-decoder the stream is the decoder's, to which heads of both attentions write; the encoder has no
+    direct path.
 
     Args:
         model: a transformer whose last stream is a sum: no norm follows the sums.
         tokens: the prompts.
-        right: the answer whose logit counts up: one for all prompts, or one a prompt; texts or ids.
-        wrong: the answer whose logit counts down; left out, the logit of `right` alone.
+        right: the answer whose logit counts positively: one for all prompts, or one per prompt; texts or ids.
+        wrong: the answer whose logit is subtracted; by default nothing is.
         direction: instead of answers, a direction of the stream after the final norm; it needs no output layer.
-        position: where it is read, in each prompt's own tokens (negative: from its end), one for all or one a prompt;
-            by default its last. Of a decoder that has an encoder, the target's tokens.
-        target: what the decoder reads where there is an encoder, which reads `tokens`.
+        position: where to read, in each prompt's own tokens (negative: from its end), one for all or one per prompt;
+            by default the last. In an encoder-decoder, the target's tokens.
+        target: what the decoder of an encoder-decoder reads; the encoder reads `tokens`.
 
     Raises:
-        InputError: a stack with norms after its sums, answers that are read through a masked-word model's transform;
-            neither or both of answers and direction.
+        InputError: a stack with norms after its sums; answers read through a masked-word model's transform; neither or
+            both of answers and direction.
     """
     model = with_parts(model, "direct attribution")
     inputs = as_batches(model, tokens, target)
@@ -193,16 +193,16 @@ def direct_logit_attribution(
 def attribution_by_source(
     attribution: DirectAttribution, attention: Attending = "self"
 ) -> Float[Tensor, "layer head key prompt"]:
-    """Each head's direct contribution by the position that it was read from: pattern[query, key] * v[key] W_O.
+    """Each head's direct contribution by the key position that it comes from: pattern[query, key] * v[key] W_O.
 
-    Over keys it adds up to the head's contribution. Keys are columns of what the heads read (of the source, in
+    The sum over keys is the head's contribution. Keys are columns of the text that the heads read (the source, in
     cross-attention); padding is NaN.
 
     Raises:
         InputError: no such attention.
     """
     model, (batch, target), columns = attribution.model, attribution.inputs, attribution.columns
-    attention_layer(model.last.blocks[0], attention)  # which says where there is none
+    attention_layer(model.last.blocks[0], attention)  # raises if there is none
     name, index, of_layers = f"{_PREFIX[attention]}attn", grid(columns), []
     sites = [each for each in sublayers(model, last_stack(model)) if each[1].name == name]
     captured = [f"{site}.{part}" for site, *_ in sites for part in ("v", "pattern", "z")]
@@ -221,7 +221,7 @@ def attribution_by_source(
 def _direction(
     model: Transformer, n_prompts: int, right: Answer | None, wrong: Answer | None, direction: Tensor | None
 ) -> tuple[Float[Tensor, "prompt d_model"], Float[Tensor, " prompt"] | None]:
-    """The direction that is read after the final norm, and what the output layer adds."""
+    """The direction to read after the final norm, and the output layer's bias along it."""
     config = model.last.config
     if config.norms_sums:
         raise InputError(
@@ -252,13 +252,13 @@ def _direction(
 
 @torch.no_grad()
 def composition_scores(model: Model) -> Float[Tensor, "kind layer head later_layer later_head"]:
-    """How much of what a head writes is read by a later head: Q-, K- and V-composition (Elhage 2021).
+    """How much of a head's write a later head reads: Q-, K- and V-composition (Elhage 2021).
 
-    With W_OV = W_V W_O and W_QK = W_Q W_K^T, rows being stream vectors, the scores are |W_OV W_QK|, |W_OV W_QK^T| and
-    |W_OV W_OV'| (Frobenius), each over the product of its factors' norms: between 0 and 1. `kind` is Q, K, V in
-    that order; pairs whose second head is in no later layer are NaN. A norm before a layer is folded into what the
-    layer reads, one after it into what it writes: its weight and, in LayerNorm, the removal of the mean. Norms after
-    sums, biases, and norms and rotation of queries and keys are left aside.
+    With W_OV = W_V W_O and W_QK = W_Q W_K^T acting on row vectors of the stream, the scores are |W_OV W_QK|,
+    |W_OV W_QK^T| and |W_OV W_OV'| (Frobenius), each divided by the product of its factors' norms: between 0 and 1.
+    `kind` is Q, K, V in that order; pairs whose second head is not in a later layer are NaN. A norm before a layer is
+    folded into what the layer reads, a norm after it into what it writes: its weight and, in LayerNorm, the removal of
+    the mean. Norms after sums, biases, and norms and rotation of queries and keys are ignored.
     """
     model = with_parts(model, "composition of heads")
     only_stack(model, "composition of heads")

@@ -1,4 +1,4 @@
-"""What did each writer put into a head's keys, and where does the head look without it? For many queries at once."""
+"""What did each writer add to a head's keys, and where does the head look without it? For many queries at once."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,10 +20,10 @@ from interp.running import Edits, Run
 
 @dataclass(frozen=True, repr=False)
 class KeyContributions(Result):
-    """What each writer of the keys adds to the score of every key, a row for one query of one prompt.
+    """What each writer of the keys adds to the score of every key; each row is one query of one prompt.
 
-    The last writer is `distance` where relative positions add to scores. Values add up to `scores` where the query sees
-    the key, and are 0 elsewhere.
+    If relative positions add to scores, the last writer is `distance`. Values sum to `scores` where the query sees the
+    key, and are 0 elsewhere.
     """
 
     writers: tuple[str, ...]
@@ -31,11 +31,11 @@ class KeyContributions(Result):
     scores: Float[Tensor, "row key"]  # the model's own; -inf where the query does not see the key
 
     def pattern(self, without: Sequence[str] = ()) -> Float[Tensor, "row key"]:
-        """The attention that is left where the parts of these writers are taken from the keys, all together."""
+        """The attention after removing all these writers' parts from the keys at once."""
         return (self.scores - self.values[_indices(self.writers, without)].sum(0)).softmax(-1)
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """How much there is of each."""
+        """The numbers of writers, rows and keys."""
         return "Contributions to scores", dict(
             zip(("writers", "rows", "keys"), map(str, self.values.shape), strict=True)
         )
@@ -44,7 +44,7 @@ class KeyContributions(Result):
 def attribution_sites(
     model: Model, layer: int, *, stack: StackName | None = None, attention: Attending = "self"
 ) -> list[str]:
-    """What a run captures so that `score_attribution` and the like need no other run, for all heads of a layer."""
+    """The sites to capture so that `score_attribution` and its relatives need no further run, for a layer's heads."""
     readers = Reader.from_arguments(model, layer, 0, stack, attention, "qkv")
     return [*dict.fromkeys(site for reader in readers for site in reader.sites)]
 
@@ -59,12 +59,12 @@ def key_contributions(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> KeyContributions:
-    """What each writer of a head's keys adds to the scores of all keys, for some queries, which are taken whole.
+    """What each writer of a head's keys adds to the scores of all keys, for some queries, which are not split.
 
     Args:
-        out: a run; with the activations at `attribution_sites` one serves all heads of the layer.
+        out: a run; if it captured `attribution_sites`, it serves all heads of the layer.
         layer, head, stack, attention: as in `score_attribution`.
-        rows: a prompt, and the column of a query in its batch. Memory goes with writer x row x key.
+        rows: (prompt, column of the query in the batch). Memory grows with writer x row x key.
 
     Raises:
         InputError: as `score_attribution`.
@@ -78,7 +78,7 @@ def key_contributions(
         raise InputError(f"expected rows of a prompt and the column of a token in it, row x 2; got {rows.tolist()}")
     prompts, queries = rows.T
     counts, order = prompts.bincount(minlength=len(ids)), prompts.argsort(stable=True)
-    slots = torch.empty_like(prompts)  # of a prompt's rows, so that a prompt's queries meet its keys in one product
+    slots = torch.empty_like(prompts)  # row numbers within a prompt, so that one product covers all its queries
     slots[order] = torch.arange(len(rows), device=ids.device) - (counts.cumsum(0) - counts).repeat_interleave(counts)
     columns = queries.new_zeros(len(ids), int(counts.max()))
     columns[prompts, slots] = queries
@@ -103,13 +103,13 @@ def remove_from_key(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Edits:
-    """Edits for `run` on the same text: a head's keys without what these writers put in, norms' scales held fixed.
+    """Edits for `run` on the same text: a head's keys without these writers' parts, with norms' scales held fixed.
 
-    Queries, values and the keys of heads that do not share them stay. The edit is of `attn.k`, or of `attn.rot_k` where
-    keys are normalised, since that norm would rescale what is left.
+    Queries, values and other heads' keys (unless shared) do not change. The edit is at `attn.k`, or at `attn.rot_k` if
+    keys are normalised, because that norm would rescale what is left.
 
     Raises:
-        InputError: no such layer, head or writer; normalised keys that are not rotated, which no site shows.
+        InputError: no such layer, head or writer; keys that are normalised but not rotated, for which there is no site.
     """
     (k,) = Reader.from_arguments(out.model, layer, head, stack, attention, "k")
     normed = k.attn.config.qk_norm is not None
@@ -123,7 +123,7 @@ def remove_from_key(
 
 
 def _indices(names: Sequence[str], writers: Sequence[str]) -> list[int]:
-    """Where the writers are among all."""
+    """The indices of `names` among all writers."""
     if isinstance(writers, str):
         raise InputError(f"expected a list of writers, as [{writers!r}]")
     if unknown := [writer for writer in writers if writer not in names]:

@@ -24,7 +24,7 @@ from interp.transformer import Transformer, with_parts
 class LogitLens(Result):
     """What the output layer would say after each layer; row 0 is the embedding, the last row the model's own logits.
 
-    `columns` are those of the batch `tokens` that were read, for each prompt.
+    `columns` are the columns read in the batch `tokens`, for each prompt.
     """
 
     logits: Float[Tensor, "layer prompt position d_vocab"]
@@ -33,7 +33,7 @@ class LogitLens(Result):
     tokens: TokenBatch = field(repr=False)
 
     def difference(self, right: Answer, wrong: Answer) -> Float[Tensor, "layer prompt position"]:
-        """Logit of `right` less that of `wrong`: one answer for all prompts, or one a prompt; texts or ids."""
+        """Logit of `right` minus that of `wrong`: one answer for all prompts, or one per prompt; texts or ids."""
         sides = [answer_ids(self.model, answer, len(self.columns)) for answer in (right, wrong)]
         index = torch.stack(sides, -1)[None, :, None].expand(*self.logits.shape[:3], 2)
         logits = self.logits.gather(-1, index)
@@ -49,11 +49,11 @@ class LogitLens(Result):
     def table(
         self, right: Answer | None = None, wrong: Answer | None = None, *, k: int = 1, seed: int = 0
     ) -> DataFrame:
-        """What the layers say, one row a layer, prompt, position and rank; of two answers their difference by layer.
+        """One row per layer, prompt, position and rank; with two answers, their difference by layer.
 
-        Columns are `layer` (0: as embedded), `prompt, position` (in the prompt's own tokens), `read` (the token there),
-        `rank` (1 to `k`), `id, token, logit, probability`. With answers, as in `difference`: `layer, at` (which of the
-        positions), then `effect`, the mean over prompts of the difference, with interval (resampled by `seed`), p, q.
+        Columns are `layer` (0: the embedding), `prompt, position` (in the prompt's own tokens), `read` (the token
+        there), `rank` (1 to `k`), `id, token, logit, probability`. With answers, as in `difference`: `layer, at` (index
+        of the position), then `effect`, the mean difference over prompts, with interval (seeded by `seed`), p, q.
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -73,14 +73,14 @@ class LogitLens(Result):
         return pd.DataFrame({**table, "probability": chances.flatten()})
 
     def _labels(self, ids: list[int]) -> list[str | None]:
-        """Tokens as a person reads them; None where the model has no tokenizer."""
+        """Readable tokens; None if the model has no tokenizer."""
         tokenizer = answers_in(self.model)
         return [None if tokenizer is None else tokenizer.label(id) for id in ids]
 
     def figure(self, right: Answer | None = None, wrong: Answer | None = None, **options: Any) -> Figure:
-        """The most probable token of every layer, by position or by prompt; of two answers their difference by layer.
+        """Every layer's most probable token, by position or by prompt; with two answers, their difference by layer.
 
-        `options` are those of `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `ax`, ...
+        For `options` see `analyses.figures.lens_map` (`prompt`, ...) or `lens_line`: `title`, `width`, `ax`, ...
         """
         if right is not None or wrong is not None:
             return draw_figure("lens_line", self.table(right, wrong), **options)
@@ -104,9 +104,9 @@ def logit_lens(model: Model, tokens: Tokens, position: Positions = None, *, targ
     Args:
         model: a transformer with an output layer.
         tokens: the prompts.
-        position: where, in each prompt's own tokens (negative: from its end): one or several for all prompts, or a
-            tensor with one a prompt; by default its last.
-        target: what the decoder reads where there is an encoder; positions and layers are the decoder's then.
+        position: where to read, in each prompt's own tokens (negative: from its end): one or several for all prompts,
+            or a tensor with one per prompt; by default the last.
+        target: what the decoder of an encoder-decoder reads; positions and layers are then the decoder's.
     """
     model = with_parts(model, "the logit lens")
     if model.output is None:

@@ -1,6 +1,6 @@
-"""Why does a head look there? Its score split by the writers of the query and of the key, its value by its writers.
+"""Why does a head look there? We split its score by the writers of the query and of the key, its value by its writers.
 
-A score is bilinear in the two streams once the norms' scales are held at the run's values, so the split is exact.
+With the norms' scales held at the run's values, a score is bilinear in the two streams, so the split is exact.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from interp.running import Run
 from interp.tokens import Positions, TokenBatch
 from interp.visibility import Source, Visibility
 
-NamedPositions = Positions | Mapping[str, Positions]  # one a prompt, or several by name, as in `Pairs.positions`
+NamedPositions = Positions | Mapping[str, Positions]  # one per prompt, or several by name, as in `Pairs.positions`
 By = Literal["pair", "query", "key"]
 
 
@@ -33,9 +33,9 @@ class ScoreAttribution(Result):
 
     Writers are `embed.token`, `embed.position`, `embed.bias`; `decoder.0.head.3`, `decoder.0.attn.bias`,
     `decoder.0.mlp`, `decoder.0.mlp.bias` (the shift of a norm after the sum); `norm.bias` of the norm through which the
-    head reads; `q.bias`, `k.bias` or `v.bias` (with the shift of a norm of queries or keys). Of cross-attention's keys
-    they are the encoder's. A value has one query writer, `direction`. Values and `distance`, what relative positions
-    add, add up to `total`, the model's own score. Named positions have an axis each before `prompt`; numbers are NaN
+    head reads; `q.bias`, `k.bias` or `v.bias` (with the shift of a norm of queries or keys). For cross-attention's keys
+    they are the encoder's. A value has one query writer, `direction`. Values, plus `distance` (what relative positions
+    add), sum to `total`, the model's own score. Named positions have an axis each before `prompt`; numbers are NaN
     where the query does not see the key.
     """
 
@@ -43,24 +43,24 @@ class ScoreAttribution(Result):
     key_writers: tuple[str, ...]
     values: Float[Tensor, "query_writer key_writer *place prompt"]
     total: Float[Tensor, "*place prompt"]
-    distance: Float[Tensor, "*place prompt"] | None  # None where positions add nothing to scores
-    names: Mapping[str, tuple[str, ...]]  # of the axes of named positions: `query`, `key`
-    head: Mapping[str, Any] = field(repr=False)  # its stack, attention, layer and number
+    distance: Float[Tensor, "*place prompt"] | None  # None if positions add nothing to scores
+    names: Mapping[str, tuple[str, ...]]  # of named positions, by axis: `query`, `key`
+    head: Mapping[str, Any] = field(repr=False)  # the head's stack, attention, layer and number
 
     def by_query(self) -> Float[Tensor, "query_writer *place prompt"]:
-        """Each query writer's part, summed over the key's writers."""
+        """Each query writer's part, summed over key writers."""
         return self.values.sum(1)
 
     def by_key(self) -> Float[Tensor, "key_writer *place prompt"]:
-        """Each key writer's part, summed over the query's writers."""
+        """Each key writer's part, summed over query writers."""
         return self.values.sum(0)
 
     def table(self, by: By = "pair", *, seed: int = 0) -> DataFrame:
-        """One row a pair of writers, or a writer of one side: `effect`, its mean, with interval, p, q, and `share`.
+        """One row per pair of writers, or per writer of one side: mean `effect` with interval, p and q, and `share`.
 
-        Columns are `stack, attention, layer, head, query_writer, key_writer`, `query` and `key` where positions have
-        names, and those of `results.cell_rows`. What distance adds has a row, `distance`. Shares are of the total, and
-        missing where that may as well be nothing. `seed` is of the intervals' resampling.
+        Columns are `stack, attention, layer, head, query_writer, key_writer`, `query` and `key` for named positions,
+        and those of `results.cell_rows`. What distance adds has a row, `distance`. Shares are of the total, and missing
+        if the total cannot be told from 0. `seed` seeds the intervals' resampling.
         """
         one_of("by", by, By)
         values = {"pair": self.values, "query": self.by_query(), "key": self.by_key()}[by]
@@ -82,9 +82,9 @@ class ScoreAttribution(Result):
         return long_table(self.head, rows, [*sides, *self.names])
 
     def figure(self, by: By = "pair", **options: Any) -> Figure:
-        """The parts that add most either way, with their intervals.
+        """The largest parts in either direction, with their intervals.
 
-        `options` are those of `analyses.figures.top_cells`: `top`, `title`, `width`, `font_size`, `ax`, ...
+        For `options` see `analyses.figures.top_cells`: `top`, `title`, `width`, `font_size`, `ax`, ...
         """
         table = self.table(by)
         term = table.filter(like="_writer").agg(" → ".join, axis=1)
@@ -95,7 +95,7 @@ class ScoreAttribution(Result):
         return draw_figure("top_cells", table, "score", heading=heading, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """The whole, and the pairs of writers that add most."""
+        """The total, and the largest pairs of writers."""
         means = self.values.flatten(2).nanmean(-1)
         wholes = {"whole": self.total, "distance": self.distance}
         facts = {name: signed(float(each.nanmean())) for name, each in wholes.items() if each is not None}
@@ -117,21 +117,21 @@ def score_attribution(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> ScoreAttribution:
-    """A head's score of `key` for `query` by what wrote the query and what wrote the key, norms' scales held fixed.
+    """A head's score of `key` for `query`, by the writers of the query and of the key, with norms' scales held fixed.
 
-    A value is (what one writer put into the query) · (what another put into the key), scaled, after rotation (Elhage
-    2021). They add up to the model's score up to rounding; RMSNorm rounds to float32 at any precision.
+    A value is (one writer's part of the query) · (another's part of the key), scaled, after rotation (Elhage 2021).
+    They sum to the model's score up to rounding; RMSNorm rounds to float32 at any precision.
 
     Args:
-        out: a run. Its text is run again, without edits, unless it has captured all that is needed.
-        layer, head: whose score; where heads share keys, `head` is the query's.
-        query, key: a position in each prompt's own tokens (negative: from its end), one for all or one a prompt, or
-            several by name (`{"END": -1, "S2": [9, 7]}`, `pairs.positions`). Of cross-attention keys are the encoder's.
+        out: a run. Its text is run again, without edits, unless it captured all that is needed.
+        layer, head: whose score; if heads share keys, `head` is the query head.
+        query, key: a position in each prompt's own tokens (negative: from its end), one for all or one per prompt, or
+            several by name (`{"END": -1, "S2": [9, 7]}`, `pairs.positions`). Cross-attention's keys are the encoder's.
         stack: whose head, by default the last stack's.
         attention: `self`, or `cross`: from the decoder to the encoder.
 
     Raises:
-        InputError: no such layer, head or position; keys that no query sees; scores with a cap, which are no sum.
+        InputError: no such layer, head or position; keys that no query sees; capped scores, which are not a sum.
     """
     q, k = Reader.from_arguments(out.model, layer, head, stack, attention, "qk")
     out = with_sites(out, [q, k])
@@ -159,10 +159,10 @@ def value_attribution(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> ScoreAttribution:
-    """What a head would carry from `key`, its `v` times `W_O`, along a direction of the stream, by who wrote the value.
+    """What a head would carry from `key` (its `v` times `W_O`) along a direction of the stream, by the value's writers.
 
-    By default the direction is that of the whole, at each key, so that the parts add up to its length. How much the
-    head attends, and a norm after attention, come later. For the rest see `score_attribution`.
+    The default direction is that of the whole vector at each key, so that the parts sum to its length. This leaves out
+    the attention weight and any norm after attention. For the rest see `score_attribution`.
     """
     (v,) = Reader.from_arguments(out.model, layer, head, stack, attention, "v")
     out = with_sites(out, [v])
@@ -204,7 +204,7 @@ def scores_of(
 
 
 def _columns(text: TokenBatch, place: NamedPositions) -> tuple[tuple[str, ...], Columns]:
-    """The names of positions, if they have some, and their columns."""
+    """The positions' names, if any, and their columns."""
     columns = [text.columns(each) for each in (place.values() if isinstance(place, Mapping) else [place])]
     if not columns or any(each.shape[1] != 1 for each in columns):
         count = columns[0].shape[1] if columns else "none"
@@ -218,7 +218,7 @@ def _result(
     parts: Sequence[Tensor],
     names: Mapping[str, tuple[str, ...]],
 ) -> ScoreAttribution:
-    """Parts `... prompt query key` as a result, where positions without names have no axis."""
+    """Parts `... prompt query key` as a result, in which unnamed positions have no axis."""
     index = (..., *(slice(None) if names[axis] else 0 for axis in ("query", "key")), slice(None))
     values, total, *distance = [each.movedim(-3, -1)[index] for each in parts]
     head = {"stack": reader.stack, "attention": reader.attention, "layer": reader.layer, "head": reader.head}

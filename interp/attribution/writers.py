@@ -1,7 +1,7 @@
-"""Who wrote what a head reads? Its query, key or value as a sum over all that was written to the stream before it.
+"""Who wrote what a head reads? Its query, key or value is a sum over all earlier writes to the stream.
 
-Norms keep the scales of the run, so each is one matrix for all positions and a number for each (Elhage 2021). So is all
-that lies between a writer and the head: nothing as wide as the stream is computed.
+With norms' scales held at the run's values, a norm is one matrix for all positions and a factor for each (Elhage 2021).
+So is everything between a writer and the head; we compute nothing as wide as the stream.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -30,22 +30,22 @@ from interp.transformer import Block, Sublayer, Transformer, with_parts
 Part = Literal["q", "k", "v"]
 Columns = Int[Tensor, "prompt place"]
 Vectors = Float[Tensor, "writer prompt place d_head"]
-Site = tuple[str, Sublayer, str]  # its name, and the stream that it adds to
+Site = tuple[str, Sublayer, str]  # name, sublayer, and the stream that it adds to
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A linear map of the stream: a matrix for all positions, times a factor at each, which the norms' scales give."""
+    """A linear map of the stream: one matrix, times a factor at each position from the norms' scales."""
 
-    weight: Float[Tensor, "*prompt d_model d_head"]  # of each prompt, or one for all
+    weight: Float[Tensor, "*prompt d_model d_head"]  # one per prompt, or one for all
     factor: Float[Tensor, "prompt place"]
 
     def __call__(self, x: Float[Tensor, "*vector d_model"]) -> Float[Tensor, "prompt place d_head"]:
-        """Map one vector for each position, or one for all."""
+        """Map one vector per position, or one for all."""
         return (torch.atleast_2d(x.to(self.weight)) @ self.weight) * self.factor[..., None]
 
     def before(self, norm: nn.Module, x: Callable[[], Tensor]) -> tuple["Reading", list[Tensor]]:
-        """The map as it stands before a norm that reads `x`, and what the norm's shift gives, if it has one."""
+        """The same map from before a norm that reads `x`, and the mapped bias of the norm, if it has one."""
         if isinstance(norm, nn.Identity):
             return self, []
         shifts = [self(norm.bias)] if isinstance(norm, nn.LayerNorm) and norm.bias is not None else []
@@ -54,7 +54,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Reader:
-    """One side of one head: its queries (`q`), keys (`k`) or values (`v`), and whose stream they are read from."""
+    """One side of one head: its queries (`q`), keys (`k`) or values (`v`)."""
 
     model: Transformer
     part: Part
@@ -67,13 +67,13 @@ class Reader:
     def from_arguments(
         model: Model | None, layer: int, head: int, stack: StackName | None, attention: Attending, parts: str
     ) -> "list[Reader]":
-        """The sides of a head that `parts` names; an InputError says which layers, heads and stacks there are."""
+        """The sides of a head that `parts` names; an InputError lists the layers, heads or stacks there are."""
         if model is None:
             raise InputError("this run does not know its model: make it with interp.run")
         model = with_parts(model, "attribution to writers")
         name = last_stack(model) if stack is None else one_of("stack", stack, model.config.stacks)
         layer = _entry(layer, model.config.stacks[name].n_layers, "layer", f"in the {name}")
-        attention_layer(model.stack(name).blocks[layer], attention)  # which says where there is none
+        attention_layer(model.stack(name).blocks[layer], attention)  # raises if there is none
         head = _entry(head, model.config.stacks[name].n_heads, "head", f"in a layer of the {name}")
         return [Reader(model, cast(Part, part), cast(StackName, name), layer, head, attention) for part in parts]
 
@@ -84,13 +84,13 @@ class Reader:
 
     @property
     def row(self) -> int:
-        """The head's number among those that its part has: of keys and values, those that several heads may share."""
+        """The head's index among its part's heads; for keys and values these are key/value heads."""
         config = self.attn.config
         return self.head if self.part == "q" else self.head * config.kv_heads // config.n_heads
 
     @property
     def site(self) -> str:
-        """The name of the part's site."""
+        """The full name of the part's site."""
         return f"{self.stack}.{self.layer}.{'cross_' * (self.attention == 'cross')}attn.{self.part}"
 
     @property
@@ -100,12 +100,12 @@ class Reader:
         return next(iter(self.model.config.stacks)) if across else self.stack
 
     def text(self, out: Run) -> TokenBatch:
-        """What that stack reads in a run."""
+        """The text that the source stack reads in a run."""
         return counted(self.model, self.site, out.tokens, out.target)["position"]
 
     @property
     def path(self) -> tuple[nn.Module, str, list[Site]]:
-        """The norm through which it reads the stream, the stream before that, and what was written to it."""
+        """The norm through which it reads the stream, the stream before the norm, and the sublayers before it."""
         stack, before = self.model.stack(self.source), sublayers(self.model, self.source)
         for place, (_, sublayer, stream) in enumerate(before):
             if sublayer.layer is self.attn:
@@ -129,9 +129,9 @@ class Reader:
         return self.attn.queries(queries, positions.to(queries.device))[..., self.row, :]
 
     def parts(self, out: Run, columns: Columns, *, entered: bool = True) -> Iterator[tuple[list[str], Vectors]]:
-        """What each writer put in at `columns`: names and vectors, a few writers at a time, the last to write first.
+        """Each writer's part at `columns`: names and vectors, a few writers at a time, the last to write first.
 
-        They add up to what enters the scores, normalised (at the run's scale) and turned; or, not `entered`, to the
+        They sum to what enters the scores, normalised (at the run's scale) and rotated; without `entered`, to the
         site's own value.
         """
         rotary, positions = self.attn.positions, self.text(out).positions.gather(1, columns)
@@ -156,7 +156,7 @@ class Reader:
         yield from self._embedded(reading, self.text(out), columns)
 
     def _embedded(self, reading: Reading, text: TokenBatch, columns: Columns) -> Iterator[tuple[list[str], Vectors]]:
-        """What the embedding gives: tokens and positions apart."""
+        """The embedding's parts: tokens and positions separately."""
         embed, shifts = self.model.stack(self.source).embed, []
         terms = embed.terms(text.ids.gather(1, columns), text.positions.gather(1, columns))
         if isinstance(embed.project, nn.Linear):
@@ -168,12 +168,12 @@ class Reader:
         yield [f"embed.{name}" for name in read], torch.stack([*read.values()])
 
     def _projection(self, x: Float[Tensor, "prompt place head d_head"], entered: bool) -> tuple[Reading, list[Tensor]]:
-        """What reads the normalised stream, with the norm of queries or keys folded in; and what is added to it."""
+        """The map from the normalised stream, with the norm of queries or keys folded in, and the added biases."""
         attn, part, width = self.attn, self.part, self.attn.config.d_head
         norm = {"q": attn.norm_q, "k": attn.norm_k}.get(part, nn.Identity()) if entered else nn.Identity()
         rows, bias = wide(getattr(attn, f"W_{part.upper()}")).to(x), attn.qkv.bias
         if bias is not None:
-            rows = torch.cat([rows, getattr(attn, f"b_{part.upper()}").to(x)[:, None]], 1)  # folded alike
+            rows = torch.cat([rows, getattr(attn, f"b_{part.upper()}").to(x)[:, None]], 1)  # folded the same way
         columns = slice(None)
         if attn.config.qk_norm == "all":
             x, rows = x.flatten(-2), rearrange(rows, "head row d_head -> 1 row (head d_head)")
@@ -189,18 +189,18 @@ class Reader:
 
 
 def all_parts(reader: Reader, out: Run, columns: Columns, *, entered: bool = True) -> tuple[tuple[str, ...], Vectors]:
-    """The names of all writers, in the order in which they wrote, and what each put in, as `Reader.parts` gives it."""
+    """The names of all writers, in the order in which they wrote, and their vectors (see `Reader.parts`)."""
     blocks = [*reader.parts(out, columns, entered=entered)][::-1]
     return tuple(name for names, _ in blocks for name in names), torch.cat([vectors for _, vectors in blocks])
 
 
 def grid(columns: Columns) -> tuple[Tensor, Tensor]:
-    """The index of some columns of each prompt."""
+    """An index of each prompt's columns."""
     return torch.arange(len(columns), device=columns.device)[:, None], columns
 
 
 def with_sites(out: Run, readers: list[Reader]) -> Run:
-    """A run that has what the readers need: `out`, or the model run again (without edits) on the same text."""
+    """A run with the sites that the readers need: `out`, or a new run (without edits) on the same text."""
     sites = dict.fromkeys(site for reader in readers for site in reader.sites)
     if sites.keys() <= out.activations.keys() and out[readers[-1].site].ndim == 4:
         return out
@@ -208,7 +208,7 @@ def with_sites(out: Run, readers: list[Reader]) -> Run:
 
 
 def sublayers(model: Transformer, stack: str) -> list[Site]:
-    """The sublayers of a stack, in the order in which they write, by site, and the stream that each adds to."""
+    """A stack's sublayers in the order in which they write: name, sublayer, and the stream that each adds to."""
     sites: list[Site] = []
     for layer, block in enumerate(model.stack(stack).blocks):
         place, stream = f"{stack}.{layer}.", "resid_pre"
@@ -222,7 +222,7 @@ def sublayers(model: Transformer, stack: str) -> list[Site]:
 def contributions(
     reading: Reading, before: Sequence[Site], at: Callable[[str], Tensor]
 ) -> Generator[tuple[list[str], Vectors], None, Reading]:
-    """What each sublayer puts in, the last first, where `at` has the activations; returns what reads the embedding."""
+    """Each sublayer's part, the last first, from the activations `at` a site; returns the map from the embedding."""
     for site, sublayer, residual in reversed(before):
         reading, shifts = reading.before(sublayer.norm_sum, lambda: at(residual) + at(f"{site}_out"))  # noqa: B023
         if not isinstance(sublayer.layer, Attention):
@@ -240,7 +240,7 @@ def contributions(
 def head_readings(
     reading: Reading, sublayer: Sublayer, z: Float[Tensor, "prompt place head d_z"]
 ) -> tuple[Reading, list[Tensor]]:
-    """The map of each head's z, and what the bias of their output and the shift of a norm after it give."""
+    """The map from each head's z, and the mapped output bias and bias of a norm after attention."""
     attn = cast(Attention, sublayer.layer)
     weight, bias = attn.W_O.to(z), [] if attn.out.bias is None else [attn.out.bias.to(z)]
     reading, shifts = reading.before(sublayer.norm_after, lambda: sum(bias, z.flatten(-2) @ weight.flatten(0, 1)))
@@ -260,7 +260,7 @@ def _entry(index: int, size: int, axis: str, owner: str) -> int:
 
 
 def attention_layer(block: Block, attention: Attending) -> Attention:
-    """A block's own attention, or that which reads the encoder."""
+    """A block's self-attention or cross-attention."""
     layer = block.attn if one_of("attention", attention, Attending) == "self" else block.cross_attn
     if layer is None:
         raise InputError(f"no attention {attention!r} in this model: expected self")
@@ -268,7 +268,7 @@ def attention_layer(block: Block, attention: Attending) -> Attention:
 
 
 def fixed_scale(norm: nn.Module, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch"]:
-    """What a norm that reads `x` multiplies by at each position: 1 over its deviation or length; 1 without a norm."""
+    """The scale of a norm that reads `x`, at each position: 1 / deviation or root mean square; 1 without a norm."""
     if isinstance(norm, nn.LayerNorm):
         return (x.var(-1, correction=0) + norm.eps).rsqrt()
     if isinstance(norm, RootMeanSquare):
@@ -280,7 +280,7 @@ def fixed_scale(norm: nn.Module, x: Float[Tensor, "*batch d_model"]) -> Float[Te
 def folded(
     norm: nn.Module, weight: Float[Tensor, "*batch d_model d_head"], *, writes: bool = False
 ) -> Float[Tensor, "*batch d_model d_head"]:
-    """A matrix with the norm before (or after) it: its weight, and LayerNorm's removal of the mean, in their order."""
+    """A matrix with the norm before it (`writes`: after it) folded in: its weight, and LayerNorm's mean removal."""
     if not isinstance(norm, nn.LayerNorm | RootMeanSquare):
         return weight
     centred = isinstance(norm, nn.LayerNorm)
@@ -294,7 +294,7 @@ def folded(
 def checked_direction(
     direction: Float[Tensor, "*prompt d_model"], n_prompts: int, d_model: int
 ) -> Float[Tensor, "prompt d_model"]:
-    """A direction of the stream for each prompt, of one for all or one for each."""
+    """Directions of the stream, one per prompt, from one for all or one per prompt; else an InputError."""
     if direction.shape not in {(d_model,), (n_prompts, d_model)}:
         expected = f"({d_model},) or ({n_prompts}, {d_model})"
         raise InputError(f"a direction has shape {expected}, got {tuple(direction.shape)}")
@@ -302,5 +302,5 @@ def checked_direction(
 
 
 def wide(x: Tensor) -> Tensor:
-    """At least float32: sums of many small terms."""
+    """`x` in float32 or wider, because we sum many small terms."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

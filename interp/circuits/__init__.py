@@ -1,4 +1,4 @@
-"""Which set of parts is enough for a task? Nodes and edges kept alone, everything else as in a reference."""
+"""Which set of parts is enough for a task? We keep some nodes or edges and set everything else to a reference."""
 
 from interp.circuits.completeness import Gaps, completeness, minimality
 from interp.circuits.faithfulness import faithfulness

@@ -1,8 +1,8 @@
-"""Some circuits run at once, each kept alone: only their live nodes are computed, only where prompts can differ.
+"""Runs several circuits at once, each alone: computes only live nodes, only where prompts can differ.
 
-A node is live if an input reaches it and one of its edges leads on. What it writes is held as a change: how much more
-that is than in the reference. A row is one position of one prompt in one circuit. Receivers of a layer that keep the
-same edges share one input.
+A node is live if an input reaches it and one of its edges leads on. We hold what it writes as a change: its write minus
+its write in the reference. A row is one position of one prompt in one circuit. Receivers of a layer that keep the same
+edges share one input.
 """
 
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from interp.transformer import Block, Transformer
 from interp.visibility import Visibility
 
 Stream = Float[Tensor, "prompt position d_model"]
-Inputs = Float[Tensor, "set row d_model"]  # one for each set of edges that some receivers keep
+Inputs = Float[Tensor, "set row d_model"]  # one per distinct set of kept edges
 
 
 class _Changes:
@@ -31,18 +31,18 @@ class _Changes:
 
     def __init__(self, edges: Bool[Tensor, "cell name sender receiver"], kinds: Int[Tensor, " row"], inputs: Tensor):
         self.live = edges.flatten(0, 1).any(0).any(1).nonzero()[:, 0].tolist()
-        self.edges, self.kinds = edges[:, :, self.live], kinds  # by row, which of cell x name it is
+        self.edges, self.kinds = edges[:, :, self.live], kinds  # each row's index into cell x name
         self.values = inputs.new_empty(len(kinds), len(self.live), inputs.shape[-1])
         span, senders = self.span(0, inputs.shape[-2])
         self.values[:, span] = inputs[..., senders, :].flatten(0, 1).repeat(len(edges), 1, 1)
 
     def span(self, first: int, stop: int) -> tuple[slice, list[int]]:
-        """Where the live nodes among the senders from `first` to `stop` lie, and which of these they are."""
+        """The slice of live nodes among the senders from `first` to `stop`, and their offsets from `first`."""
         span = slice(bisect_left(self.live, first), bisect_left(self.live, stop))
         return span, [sender - first for sender in self.live[span]]
 
     def sums(self, first: int, stop: int, receivers: slice) -> tuple[Inputs, list[int]]:
-        """What the kept edges from these senders carry, one sum a set of edges, and each receiver's set; -1: none."""
+        """The sum that each set of kept edges from these senders carries, and each receiver's set (-1: none)."""
         span, senders = self.span(first, stop)
         if not senders:
             return self.values.new_empty(0, 0, 0), [-1] * (receivers.stop - receivers.start)
@@ -59,7 +59,7 @@ class _Changes:
 
 
 class Alone:
-    """Circuits of one graph over some pairs, from position `first` on: before it nothing differs."""
+    """Circuits of one graph over some pairs, from position `first` on, before which nothing differs."""
 
     def __init__(self, model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, first: int = 0):
         batch, _ = pairs.inputs[0]
@@ -67,7 +67,7 @@ class Alone:
         self.reference = Reference.from_writes(model, graph, writes, batch)
         self.inputs = (input_writes(model, graph, batch) - next(iter(writes.values())))[:, first:]
         self.names = position_names(pairs.positions, graph, batch)[:, first:]
-        self.before = graph.exists.sum(0).tolist()  # how many senders, by receiver
+        self.before = graph.exists.sum(0).tolist()  # each receiver's number of senders
         visibility = Visibility.from_batch(batch, causal=model.last.config.causal, first=first)
         # padding is on the right: no causal query sees it
         self.visibility = replace(visibility, padding=None) if visibility.causal else visibility
@@ -76,7 +76,7 @@ class Alone:
     def finals(
         self, circuits: Sequence[Bool[Tensor, "*position sender receiver"]]
     ) -> Float[Tensor, "cell prompt position d_model"]:
-        """The stream after the last norm of each circuit; its edges must be pruned."""
+        """Each circuit's stream after the last norm; the edges must be pruned."""
         edges = torch.stack([*circuits])
         edges = edges if self.graph.positions else edges[:, None]
         cells = torch.arange(len(edges), device=edges.device)[:, None]
@@ -93,11 +93,11 @@ class Alone:
         return self.model.last.norm(finals)
 
     def _layer(self, changes: _Changes, layer: int, block: Block, receiver: int) -> int:
-        """Hold what the live nodes of a layer write; the next layer's first receiver."""
+        """Compute what a layer's live nodes write; return the next layer's first receiver."""
         (stack,), config = self.model.config.stacks, self.model.last.config
         n_before, feed = self.before[receiver], receiver + config.n_heads + 2 * config.kv_heads
         after = feed + (block.mlp is not None)
-        sums, places = changes.sums(0, n_before, slice(receiver, after))  # of the feed-forward's too, without the heads
+        sums, places = changes.sums(0, n_before, slice(receiver, after))  # the feed-forward's lack this layer's heads
         reads = places[: feed - receiver]
         span, heads = changes.span(n_before, n_before + config.n_heads)
         if heads:
@@ -119,26 +119,26 @@ class Alone:
         return after
 
     def _added(self, base: Stream, *terms: Float[Tensor, "row d_model"]) -> Float[Tensor, "cell prompt suffix d_model"]:
-        """A receiver's own input: the reference's stream and what its edges carry."""
+        """A receiver's own input: the reference's stream plus what its edges carry."""
         base = base[:, self.first :]
         return sum((term.view(-1, *base.shape) for term in terms), base)
 
     def _mixed(
         self, block: Block, layer: int, sums: Inputs, reads: Sequence[int]
     ) -> Float[Tensor, "cell prompt position head d_head"]:
-        """z of all heads: queries, keys and values that keep no edge are the reference's."""
+        """z of all heads; queries, keys and values without a kept edge are the reference's."""
         attn, width, plain = block.attn, block.attn.config.d_head, self.reference.projected[layer]
         sizes = [attn.config.n_heads, attn.config.kv_heads, attn.config.kv_heads]
         new = plain[:, self.first :].movedim(2, 0)
         projected = new[:, None].repeat(1, sums.shape[1] // new[0, ..., 0].numel(), 1, 1, 1)
         for place, total in enumerate(sums):
             if not (receivers := [row for row, each in enumerate(reads) if each == place]):
-                continue  # the feed-forward's
+                continue  # only the feed-forward has this set
             stream = block.attention.read(self._added(self.reference.before[layer], total))
             for start, stop in _runs(receivers):
                 part = slice(start * width, stop * width)
                 bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
-                # of part of the weight the plain kernel, which does not copy it
+                # for part of the weight use the plain kernel, which does not copy it
                 out = (linear if stop - start == len(reads) else F.linear)(stream, attn.qkv.weight[part], bias)
                 projected[start:stop] = out.unflatten(-1, (-1, width)).movedim(-2, 0)
         q, k, v = attn.enter(projected.movedim(0, -2).split(sizes, -2), self.visibility.positions)
@@ -147,6 +147,6 @@ class Alone:
 
 
 def _runs(numbers: Sequence[int]) -> Iterable[tuple[int, int]]:
-    """Where neighbouring numbers start and stop."""
+    """The start and stop of each run of consecutive numbers."""
     starts, stops = ([each for each in numbers if each + step not in numbers] for step in (-1, 1))
     return zip(starts, [each + 1 for each in stops], strict=True)

@@ -1,6 +1,6 @@
 """Is a circuit all that does the task, and is all of it needed?
 
-Completeness: for any K, |F(C \\ K) - F(M \\ K)| is small. Minimality: for each v of C there is a K with a large
+Completeness: for any K, |F(C \\ K) - F(M \\ K)| is small. Minimality: each v in C has a K with a large
 |F(C \\ (K + v)) - F(C \\ K)| (both Wang et al. 2022, arXiv:2211.00593, sections 4 and 5). Gaps are shares of the whole
 effect, F(M) - F(empty).
 """
@@ -28,11 +28,11 @@ from interp.patching.results import Cells
 
 @dataclass(frozen=True, repr=False)
 class Gaps(Result):
-    """How far apart two circuits are, row by row, measured on prompts that chose none of them.
+    """How far apart two circuits are, row by row, measured on prompts that chose neither.
 
-    `cells` are the two circuits of each row, one after the other; `removed` the sets K, `members` the members v (for
-    minimality only). `worst` is the row with the largest gap of completeness, or with the member that matters least,
-    according to the choosing prompts.
+    `cells` has the two circuits of each row, one after the other; `removed` are the sets K, `members` the members v
+    (minimality only). `worst` is the row that, on the choosing prompts, has the largest completeness gap or the member
+    that matters least.
     """
 
     title: str
@@ -43,7 +43,7 @@ class Gaps(Result):
     worst: int
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a set or member: `removed` (how many), `gap` (a signed share), its interval over groups, `worst`."""
+        """One row per set or member: `removed` (a count), `gap` (a signed share), its interval over groups, `worst`."""
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         effects = self.cells.effects()
@@ -75,9 +75,9 @@ def completeness(
 ) -> Gaps:
     """F(C \\ K) - F(M \\ K) over no K, random sets K of the circuit, and one that grows greedily, the last row.
 
-    Random sets have every size equally often. The greedy one takes, `steps` times, the one of `candidates` random
-    members that widens the gap most, as Wang et al. do; the widest set on its way counts. The choosing pairs choose
-    it, and the `worst` row; the reporting pairs make the table.
+    Random sets have every size equally often. The greedy set adds, `steps` times, the one of `candidates` random
+    members that widens the gap most, as Wang et al. do; the set with the widest gap on the way counts. The choosing
+    pairs choose it and the `worst` row; the table is measured on the reporting pairs.
     """
     random, everything = np.random.default_rng(whole_number("seed", seed)), whole(circuit.graph, circuit.kind)
 
@@ -113,11 +113,11 @@ def minimality(
     ablation: Ablation = "corrupt",
     seed: int = 0,
 ) -> Gaps:
-    """For each member v, F(C \\ K) - F(C \\ (K + v)) with the K at which v matters most: nothing, or a random set.
+    """For each member v, F(C \\ K) - F(C \\ (K + v)) with the K at which v matters most: empty, or a random set.
 
-    Random sets have every size equally often: a part that others can replace shows only where all of them are gone. The
-    choosing pairs choose each K; `worst` is the member whose largest gap there is least. It costs `n_random` passes a
-    member.
+    Random sets have every size equally often: a part that others can replace shows only once all of them are gone. The
+    choosing pairs choose each K; `worst` is the member with the smallest maximal gap there. It costs `n_random` passes
+    per member.
     """
     if not circuit.size:
         raise InputError("the circuit is empty: it has no member to be needed")
@@ -134,14 +134,14 @@ def minimality(
 
 
 def member_names(circuit: Circuit) -> list[str]:
-    """`0.1` of a node, `embed -> 0.1.v` of an edge."""
+    """Members' names: `0.1` for a node, `embed -> 0.1.v` for an edge."""
     return [name if isinstance(name, str) else " -> ".join(name) for name in circuit.names()]
 
 
 def _means(
     model: Model, split: Split, metric: Metric, ablation: Ablation, circuits: Sequence[Circuit]
 ) -> Float[np.ndarray, " circuit"]:
-    """Mean values on the pairs that choose."""
+    """Mean values on the choosing pairs."""
     values: Any = faithfulness(model, split.choosing, metric, circuits, ablation=ablation).values[metric.name]
     return values.double().mean(-1).cpu().numpy()
 

@@ -22,7 +22,7 @@ from interp.patching.results import Cells
 from interp.tap import Tap
 from interp.transformer import Transformer, with_parts
 
-_SHARE = 16  # of the rows that fill a pass: each comes with what every live node wrote, which has to stay in caches
+_SHARE = 16  # divides the rows of a pass: each row also holds all live nodes' writes, which should fit in caches
 
 
 @torch.no_grad()
@@ -37,25 +37,25 @@ def faithfulness(
 ) -> Cells:
     """Measure circuits, each kept alone, exactly.
 
-    A receiver's input is the reference's stream and, for every edge in the circuit, how much more its sender writes in
-    the circuit's own run than in the reference (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806). Edges are pruned
+    A receiver's input is the reference's stream plus, for every edge in the circuit, its sender's write in the
+    circuit's own run minus that in the reference (Hanna, Pezzelle & Belinkov 2024, arXiv:2403.17806). Edges are pruned
     first (`Circuit.pruned`), as in MIB: a node that no input reaches writes what it does in the reference. Nodes are
-    not: those in a circuit read all that is written before them, those outside write what the reference does.
+    not pruned: those in a circuit read all earlier writes; those outside write what they do in the reference.
 
     Args:
         model: a transformer with an output layer.
-        pairs: clean prompts are run; outside the circuits stands what `ablation` makes of the corrupted ones.
+        pairs: the clean prompts are run; `ablation` says how the corrupted ones give the writes outside the circuits.
         metrics: what to read, one or several.
-        circuits: of edges or nodes of this model. Where edges have positions, a token with several names goes by the
+        circuits: edges or nodes of this model. If edges have positions, a token with several names counts under the
             first of them in the graph.
-        ablation: what is written outside a circuit: `corrupt`, what the pair's corrupted prompt has there; `mean`, the
-            mean over all positions of all corrupted prompts, one for every place; `zero`, nothing. Biases of
-            attention's output, which no head writes, are always there.
+        ablation: what nodes outside a circuit write: `corrupt`, what they write for the pair's corrupted prompt at this
+            position; `mean`, one mean over all positions of all corrupted prompts; `zero`, nothing. Attention's output
+            biases, which no head writes, are always added.
         budget: bytes of activations that one pass may hold.
 
     Returns:
-        Cells: on the axis `circuit`. `clean` are the clean prompts' values as they are, which the whole graph has, and
-            `corrupt` the empty circuit's: `.share()` is faithfulness as MIB defines it (Mueller et al. 2025), a
+        Cells: on the axis `circuit`. `clean` are the clean prompts' unpatched values (those of the whole graph), and
+            `corrupt` the empty circuit's, so `.share()` is faithfulness as MIB defines it (Mueller et al. 2025), a
             ratio of mean differences.
     """
     model, circuits = with_parts(model, "a circuit's run"), [circuits] if isinstance(circuits, Circuit) else [*circuits]
@@ -110,7 +110,7 @@ def _measured(
     texts = [take(pairs.inputs[1], part) for part in split(model, pairs, budget)]
     common = common_writes(model, graph, ablation, texts)
     values = {each.name: torch.zeros(len(circuits), len(pairs), dtype=model.dtype, device=device) for each in readouts}
-    # with corrupted prompts a node that nothing reaches writes what it does there, so that nodes are edges
+    # with corrupted prompts, a node that nothing reaches writes its reference value, so nodes can run as edges
     by_edges = circuits[0].kind == "edges" or (not graph.reason and common is None)
     members = [(_edges(each) if by_edges else each.members).to(device) for each in circuits]
     parts, n_cells = _parts(model, pairs, graph, budget)
@@ -130,13 +130,13 @@ def _measured(
 
 
 def _node_run(model: Transformer, graph: Graph, pairs: Pairs, writes: Writes, nodes: list[Tensor]) -> Tensor:
-    """The last stream of node circuits, `circuit prompt position d_model`: writes may be one for all prompts."""
+    """The last stream of node circuits, `circuit prompt position d_model`; all prompts may share one reference."""
     edits = node_edits(model, graph, torch.stack(nodes), writes, pairs.inputs[0])
     return final_stream(model, pairs.inputs[0], Tap(edit=edits))
 
 
 def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:
-    """The edges that are run: without dead ends; of nodes all those that lead on from them."""
+    """The edges to run, without dead ends; for node circuits, all edges out of their nodes."""
     graph = circuit.graph
     if circuit.kind == "nodes":
         circuit = Circuit(graph, (circuit.members[:, None] & graph.exists).expand(graph.shape).clone())
@@ -144,7 +144,7 @@ def _edges(circuit: Circuit) -> Bool[Tensor, "*position sender receiver"]:
 
 
 def _parts(model: Transformer, pairs: Pairs, graph: Graph, budget: int) -> tuple[Sequence[Tensor], int]:
-    """Prompts that go through together, those that differ early by themselves, and how many circuits at a time."""
+    """Prompts that run together, apart from those that differ early, and how many circuits run at a time."""
     length = sum(pairs.read_by(stack).ids.shape[1] for stack in model.config.stacks)
     config = model.last.config
     numbers = (len(graph.senders) + 2 * (config.n_heads + 2 * config.kv_heads)) * config.d_model + 4 * config.d_mlp

@@ -1,6 +1,6 @@
-"""Which edges or nodes make up the circuit of a task? Scores say how much each carries; these sets are chosen by them.
+"""Which edges or nodes make up the circuit of a task? Scores say how much each carries, and choose the sets.
 
-A score is positive where an edge or node brings the metric from the corrupted prompts' value towards the clean ones'.
+A score is positive if an edge or node moves the metric from the corrupted prompts' value towards the clean ones'.
 """
 
 import heapq
@@ -25,16 +25,16 @@ from interp.patching.metrics import Metric
 from interp.patching.pairs import Pairs
 from interp.patching.results import Cells, Direction
 
-Scores = Float[Tensor, "*members"]  # of a graph's edges (`graph.shape`), or of its senders
-_DUST = 1e-6  # of the largest score: what is smaller has no sign
+Scores = Float[Tensor, "*members"]  # for a graph's edges (`graph.shape`), or its senders
+_DUST = 1e-6  # scores below this fraction of the largest have no sign
 _BLOCK = 1 << 23  # numbers that a bootstrap holds at once
-_AT_ONCE = 512  # circuits of one edge less that are held: 36 MB of GPT-2 small's
+_AT_ONCE = 512  # circuits that lack one edge, held at once: 36 MB for GPT-2 small
 
 
 def edge_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender receiver prompt"]:
-    """What each edge carries of the metric, by attribution or measured one by one; NaN where there is no edge.
+    """What each edge adds to the metric, by attribution or measured one by one; NaN where there is no edge.
 
-    Positive where it helps, whichever direction was measured: MIB's sign of a loss.
+    Positive if it helps, whichever direction was measured: MIB's sign of a loss.
     """
     if cells.kind != "edges":
         raise InputError(f"expected scores of edges, as edge_attribution gives them; got {cells.kind}")
@@ -42,14 +42,14 @@ def edge_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sende
 
 
 def node_scores(cells: Cells, metric: str | None = None) -> Float[Tensor, "sender prompt"]:
-    """What each node carries, by `node_attribution` or as the sum over its edges, which is the same at one step."""
+    """What each node adds, from `node_attribution` or as the sum over its edges (the same with one step)."""
     return cells.effects(metric) * _sign(cells) if cells.kind == "nodes" else edge_scores(cells, metric).nansum(1)
 
 
 def node_attribution(model: Model, pairs: Pairs, metric: Metric, direction: Direction = "denoise") -> Cells:
-    """The first-order change of the metric by every node's output, on the axis `sender`, for every wiring and stack.
+    """The first-order effect of every node's output on the metric, on the axis `sender`, for every wiring and stack.
 
-    Arguments are those of `attribution_patching`.
+    For the arguments see `attribution_patching`.
     """
     graph, axes = Graph.from_model(model), {"z": ("layer", "head"), "mlp_out": ("layer",), "resid_pre": ("layer",)}
     places = [_place(site) for site in node_sites(model, graph)]
@@ -74,12 +74,12 @@ def single_edges(
     *,
     ablation: Ablation = "corrupt",
 ) -> Cells:
-    """How the metric changes as one edge alone carries another write, exactly; the axes are `edge_attribution`'s.
+    """The exact change of the metric when a single edge carries another write; axes as in `edge_attribution`.
 
-    With `noise` the model reads the clean prompts and the edge carries the reference's write, which finds what a task
-    cannot do without (AND). With `denoise` it reads the corrupted ones and the edge carries the clean write, which
-    finds what is enough (OR). It costs a pass an edge; `edges` are those to measure, by default all. For the rest see
-    `faithfulness`.
+    With `noise` the model reads the clean prompts and the edge carries the reference's write, which finds the edges
+    that a task needs (AND). With `denoise` it reads the corrupted ones and the edge carries the clean write, which
+    finds edges that suffice (OR). It costs one pass per edge; `edges` are those to measure, by default all. For the
+    rest see `faithfulness`.
     """
     direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
     edges = whole(model) if edges is None else edges
@@ -89,7 +89,7 @@ def single_edges(
         raise InputError(f"denoising puts the clean write into the corrupted prompt: ablation {ablation!r} has none")
     places, graph = edges.members.nonzero(), edges.graph
     if direction == "denoise":
-        readout = metric.prepare(model, pairs)  # of the pairs as they are: a divergence is from the clean prompts
+        readout = metric.prepare(model, pairs)  # from unswapped pairs: a divergence is from the clean prompts
         metric = Metric(metric.name, lambda *_: readout)
         pairs = replace(pairs, clean=pairs.corrupt, corrupt=pairs.clean)
     scores = torch.full((*graph.exists.shape, len(pairs)), torch.nan).to(model.device, model.dtype)
@@ -102,9 +102,9 @@ def single_edges(
 
 
 def top(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circuit:
-    """The `n` edges or nodes with the highest scores, or with the largest either way; dead ends stay (`pruned`).
+    """The `n` edges or nodes with the highest scores, or the largest absolute ones; keeps dead ends (see `pruned`).
 
-    Scores are of edges or of nodes, told apart by their shape; NaN is none. Of equal scores the first come first.
+    The scores' shape says whether they are for edges or nodes; NaN means no score. Ties are broken by order.
     """
     strength = _strengths(graph, scores, absolute)
     if (n := whole_number("n", n)) > (most := int((strength > -torch.inf).sum())):
@@ -115,9 +115,9 @@ def top(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circ
 
 
 def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> Circuit:
-    """`n` edges, one after the other: the highest-scored that leads to the logits or to a node of the circuit.
+    """`n` edges, added one by one: the highest-scored that leads to the logits or to a node of the circuit.
 
-    Each then reaches the logits; `pruned` takes what no input reaches. Hanna et al.'s package (2024) does the same.
+    So each reaches the logits; `pruned` removes those that no input reaches. Hanna et al.'s package (2024) does this.
     """
     strength = _strengths(graph, scores, absolute)
     if strength.shape != graph.shape:
@@ -146,9 +146,9 @@ def greedy(graph: Graph, scores: Scores, n: int, *, absolute: bool = False) -> C
 def sign_shares(
     scores: Float[Tensor, "*members prompt"], groups: Groups, *, resamples: int = 1000, seed: int = 0
 ) -> Float[Tensor, "*members"]:
-    """In which share of resamples of the groups each mean score has the sign that it has over all prompts.
+    """The share of resamples of the groups in which each mean score has the sign that it has over all prompts.
 
-    Scores of less than a millionth of the largest have no sign: their share is 0.
+    Scores below a millionth of the largest have no sign: their share is 0.
     """
     if len(groups) != scores.shape[-1]:
         raise InputError(f"expected a group for each of {scores.shape[-1]} prompts, got {len(groups)}")
@@ -175,8 +175,8 @@ def stable(
 ) -> Circuit:
     """The edges or nodes whose mean score keeps its sign in at least `share` of resamples of the groups.
 
-    Without `absolute` only those that help. An edge without any effect passes with probability 2 Φ(-z), z the
-    `share`'s normal quantile (.9: one in five, one in ten of them helping); a higher share is stricter.
+    Without `absolute`, only those that help. An edge without any effect passes with probability 2 Φ(-z), z the
+    `share`'s normal quantile (.9: one in five; one in ten with a helping sign). A higher share is stricter.
     """
     if not 0.5 < share <= 1:
         raise InputError(f"expected a share of resamples above one half and up to 1, got {share}")
@@ -187,7 +187,7 @@ def stable(
 
 
 def _strengths(graph: Graph, scores: Scores, absolute: bool) -> Scores:
-    """Scores by which to rank on the processor, -inf where there is no edge or no score."""
+    """Scores to rank by, on the CPU; -inf where there is no edge or no score."""
     if scores.shape not in {graph.shape, (len(graph.senders),)}:
         expected = f"a score for each edge, {graph.shape}, or for each node, ({len(graph.senders)},)"
         raise InputError(f"expected {expected}; got {(*scores.shape,)}")
@@ -197,19 +197,19 @@ def _strengths(graph: Graph, scores: Scores, absolute: bool) -> Scores:
 
 
 def toggled(circuit: Circuit, place: Iterable[Any]) -> Circuit:
-    """The circuit without one member, or with it where it lacks it."""
+    """The circuit without one member, or with it if it lacks it."""
     members = circuit.members.clone()
     members[tuple(int(index) for index in place)] ^= True
     return Circuit(circuit.graph, members)
 
 
 def _sign(cells: Cells) -> int:
-    """Of the metric's change, where a change that brings it to the clean value counts as positive."""
+    """The sign that makes changes of the metric towards the clean value positive."""
     return 1 if cells.direction == "denoise" else -1
 
 
 def _place(site: str) -> tuple[tuple[str, str], str, int]:
-    """Stack and attention, kind and layer of `decoder.1.cross_attn.z`; the embedding enters the first layer."""
+    """(Stack, attention), kind and layer of a site such as `decoder.1.cross_attn.z`; the embedding has layer 0."""
     stack, layer, name = split_name(site)
     assert stack is not None
     if layer is None:

@@ -1,4 +1,4 @@
-"""Sets of the nodes or edges of a model's graph, kept together: circuits."""
+"""Circuits: sets of the nodes or edges of a model's graph."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Kind = Literal["edges", "nodes"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Circuit(Result):
-    """A set of edges, or of nodes, of a graph; `|`, `&` and `-` are those of sets.
+    """A set of edges or nodes of a graph; `|`, `&` and `-` work as for sets.
 
     `members` are edges, `sender receiver` (with named positions `position sender receiver`), or nodes, `sender`.
-    Outside the circuit edges carry, and nodes write, what they do in a reference.
+    Edges outside the circuit carry, and nodes outside write, what they do in a reference.
     """
 
     graph: Graph
@@ -41,16 +41,16 @@ class Circuit(Result):
 
     @property
     def kind(self) -> Kind:
-        """Whether it is a set of edges or of nodes."""
+        """Whether the members are edges or nodes."""
         return "nodes" if self.members.ndim == 1 else "edges"
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of members."""
         return int(self.members.sum())
 
     def names(self) -> list[Any]:
-        """The nodes' names, or of each edge sender and receiver, with named positions the position before them."""
+        """Node names, or (sender, receiver) of each edge, with named positions (position, sender, receiver)."""
         if self.kind == "nodes":
             return [self.graph.senders[place] for (place,) in self.members.nonzero().tolist()]
         axes = [(*self.graph.index("positions"),)] * bool(self.graph.positions)
@@ -58,10 +58,10 @@ class Circuit(Result):
         return [tuple(a[i] for a, i in zip(axes, at, strict=True)) for at in self.members.nonzero().tolist()]
 
     def pruned(self) -> "Circuit":
-        """Without the edges of nodes that no input reaches, or from which none leads on, until there are none.
+        """The circuit without dead ends: edges of nodes that no input reaches, or that reach no logits.
 
-        A node counts as a whole (Mueller et al. 2025, MIB, which keep a node with an edge in and one out); by position
-        a head is reached at a query, or at a key or value of any position.
+        A node counts as a whole (as in MIB, Mueller et al. 2025, which keeps a node with an edge in and one out). With
+        positions, a head is reached at its query's position, or at a key or value of any position.
         """
         if self.kind == "nodes":
             return self
@@ -97,27 +97,27 @@ class Circuit(Result):
         return other.members.to(self.members.device)
 
     def facts(self) -> tuple[str, dict[str, str]]:
-        """How many of how many."""
+        """How many members, out of how many."""
         of = len(self.graph.senders) if self.kind == "nodes" else self.graph.n_edges
         return f"Circuit of {so_many(self.size, self.kind[:-1])}", {"of": f"{of:,} {self.kind}"}
 
 
 def whole(source: Model | Graph, kind: Kind = "edges") -> Circuit:
-    """The circuit that holds all edges, or all nodes."""
+    """The circuit of all edges, or all nodes."""
     circuit = empty(source, kind)
     circuit.members[:] = circuit.graph.exists if kind == "edges" else True
     return circuit
 
 
 def empty(source: Model | Graph, kind: Kind = "edges") -> Circuit:
-    """The circuit without an edge, or without a node."""
+    """The circuit without any edge or node."""
     graph = source if isinstance(source, Graph) else Graph.from_model(source)
     shape = (len(graph.senders),) if one_of("kind", kind, Kind) == "nodes" else graph.shape
     return Circuit(graph, torch.zeros(shape, dtype=torch.bool))
 
 
 def from_edges(graph: Graph, edges: Iterable[Sequence[str]]) -> Circuit:
-    """The circuit of these edges, `(sender, receiver)`; `(position, sender, receiver)` is that at one position only."""
+    """The circuit of these edges, `(sender, receiver)`, or `(position, sender, receiver)` for one position only."""
     circuit = empty(graph)
     senders, receivers, places = (graph.index(kind) for kind in ("senders", "receivers", "positions"))
     for edge in edges:
@@ -141,7 +141,7 @@ def from_nodes(graph: Graph, nodes: Iterable[str]) -> Circuit:
 
 
 def check_circuit(model: Model, circuit: Any) -> None:
-    """Refuse a circuit whose graph is not that of the model."""
+    """Raise an InputError unless the circuit's graph is the model's."""
     if not isinstance(circuit, Circuit):
         raise InputError(f"expected a circuit, as from_edges(graph, ...) gives it; got {circuit!r}")
     embeddings: Embeddings = "apart" if circuit.graph.senders[:1] == ("token",) else "together"

@@ -1,8 +1,8 @@
 """Is a circuit what the circuit hypothesis says? Tests of equivalence, independence and minimality.
 
 Shi et al. 2024 (Hypothesis Testing the Circuit Hypothesis in LLMs, NeurIPS 2024, arXiv:2410.13032). The null is always
-that the circuit is ideal: a small p speaks against it, a large one says nothing. Values are one a prompt, or a mean for
-each group of prompts that are not independent.
+that the circuit is ideal: a small p is evidence against it, a large one says nothing. There is one value per prompt, or
+a mean per group of prompts that are not independent.
 """
 
 import numpy as np
@@ -27,25 +27,25 @@ PerGroup = Float[np.ndarray, " group"]
 
 
 def equivalence_test(circuit: PerGroup, model: PerGroup, *, margin: float = 0.1) -> float:
-    """p for the null that the circuit's value is above the model's with a probability within `margin` of one half.
+    """p for the null that the circuit's value exceeds the model's with a probability within `margin` of one half.
 
-    The exact two-sided binomial test at the margin. Prompts on which both are equal are left out, as in a sign test; if
+    An exact two-sided binomial test at the margin. Prompts on which both are equal are left out, as in a sign test; if
     there are no others, p is 1.
     """
     if not 0 <= margin < 0.5:
         raise InputError(f"expected a margin around one half, from 0 and below .5; got {margin}")
     above, n = int((circuit > model).sum()), int((circuit != model).sum())
-    fewest = min(above, n - above)  # as far from one half on the one side as the rest is on the other
+    fewest = min(above, n - above)  # symmetric: equally far from one half on either side
     if 2 * fewest >= n:
         return 1.0
     return float(special.bdtr(fewest, n, 0.5 + margin) + special.bdtrc(n - fewest - 1, n, 0.5 + margin))
 
 
 def independence_test(removed: PerGroup, model: PerGroup, *, resamples: int = 1000, seed: int = 0) -> float:
-    """p for the null that what the model does without the circuit says nothing about what it does with it.
+    """p for the null that the model's value without the circuit is independent of its value with it.
 
-    The Hilbert-Schmidt independence criterion of Gaussian kernels as wide as the median distance of each, against
-    permutations (Gretton et al. 2007). Without any spread left there is nothing to depend on, and p is 1.
+    The Hilbert-Schmidt independence criterion with Gaussian kernels of median-distance width, against permutations
+    (Gretton et al. 2007). If either has no spread, nothing can depend on it, and p is 1.
     """
     first, second = (_centred_kernel(np.asarray(values, dtype=float)) for values in (removed, model))
     if first is None or second is None:
@@ -59,11 +59,11 @@ def independence_test(removed: PerGroup, model: PerGroup, *, resamples: int = 10
 def minimality_test(
     changes: Float[np.ndarray, " member"], random_changes: Float[np.ndarray, " draw"], *, quantile: float = 0.9
 ) -> Float[np.ndarray, " member"]:
-    """p, member by member, for the null that removing it changes more than a random addition's removal does.
+    """Each member's p for the null that removing it changes more than removing a random addition does.
 
     `changes` come from removing each member from the circuit, `random_changes` from removing a random edge from a
-    circuit inflated by a random path. The null: a change is above a share of `quantile` of these. p is corrected for as
-    many tests as there are members (Bonferroni), so the circuit is not minimal where the least is small.
+    circuit inflated by a random path. The null: the change exceeds a fraction `quantile` of the random ones. p is
+    Bonferroni-corrected for the number of members, so a small least p means that the circuit is not minimal.
     """
     if not 0 < quantile < 1:
         raise InputError(f"expected a quantile between 0 and 1, got {quantile}")
@@ -86,11 +86,11 @@ def hypotheses(
     ablation: Ablation = "corrupt",
     seed: int = 0,
 ) -> DataFrame:
-    """The three tests of one circuit, on pairs that did not choose it, a row each: `test`, `p`, `n`, `member`.
+    """The three tests of one circuit, on pairs that did not choose it, one row per test: `test`, `p`, `n`, `member`.
 
-    A change is the mean absolute difference over groups (the authors' code squares it). Minimality costs a pass for
-    each member, and two for each of `n_random` inflated circuits; a set of nodes is inflated by one node. `member` is
-    the one that minimality would drop first.
+    A change is the mean absolute difference over groups (the authors' code squares it). Minimality costs one pass per
+    member, and two for each of `n_random` inflated circuits; a set of nodes is inflated by one node. `member` is the
+    one that minimality would drop first.
     """
     import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -105,7 +105,7 @@ def hypotheses(
     (name, values), *_ = cells.values.items()
     kept, removed, *rest = (group_sums(values, labels) / sizes[:, None]).T
     everything, rounding = (group_sums(each, labels) / sizes for each in (cells.clean[name], cells.rounding(name)))
-    ties = np.where(np.abs(kept - everything) <= rounding, everything, kept)  # rounding speaks for neither
+    ties = np.where(np.abs(kept - everything) <= rounding, everything, kept)  # a rounding-size difference is a tie
     without, random_sets = np.array(rest[: len(members)]), np.array(rest[len(members) :]).reshape(n_random, 2, -1)
     changes = np.abs(without - kept).mean(-1) if len(members) else np.zeros(0)
     by_member = minimality_test(changes, np.abs(np.diff(random_sets, axis=1)).mean((1, 2)), quantile=quantile)
@@ -129,7 +129,7 @@ def _centred_kernel(values: PerGroup) -> Float[np.ndarray, "group group"] | None
 
 
 def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, Circuit]:
-    """The circuit with a random addition, and the same without one edge (or the node) of that."""
+    """The circuit with a random addition, and the same without one edge (or the node) of the addition."""
     outside = whole(circuit.graph, circuit.kind) - circuit
     if not outside.size:
         raise InputError("the circuit holds everything: nothing is left to inflate it with, so minimality has no test")
@@ -137,7 +137,7 @@ def _inflated(circuit: Circuit, random: np.random.Generator) -> tuple[Circuit, C
         added = [random.choice(outside.members.nonzero().numpy())]
     else:
         added = []
-        while not added:  # a path may lie in the circuit
+        while not added:  # the whole path may be in the circuit already
             added = [place for place in random_path(circuit.graph, random) if not circuit.members[tuple(place)]]
     inflated = circuit
     for place in added:

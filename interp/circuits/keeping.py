@@ -1,4 +1,4 @@
-"""A model in which a circuit alone works, for every other function: edits replace what lies outside."""
+"""A model in which only a circuit works, for use with every other function: edits replace everything outside it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,18 +44,18 @@ def keep(
     target: Tokens | None = None,
     positions: Mapping[str, Int[Tensor, " prompt"]] | None = None,
 ) -> Edited:
-    """`model` with a circuit alone, to be used like a model; `model` itself stays as it is.
+    """A copy of `model` in which only a circuit works; use it like a model. `model` itself does not change.
 
     Args:
         model: a transformer; for nodes any model.
-        circuit: of edges or nodes, as `faithfulness` runs it; or heads (`"0.3"` or `(0, 3)`), beside which embeddings
-            and feed-forwards stay.
-        ablation: what is written outside: `zero`, nothing; `corrupt`, what is for the text of `texts` at the same
-            place, so that every call must read as many of the same length; `mean`, its mean over all positions.
-        texts, target: what `corrupt` and `mean` are of.
-        positions: where the circuit's edges have named positions, that of each name in each text, as pairs have it.
+        circuit: edges or nodes, run as in `faithfulness`; or heads (`"0.3"` or `(0, 3)`), which keeps embeddings and
+            feed-forwards too.
+        ablation: what is written outside: `zero`, nothing; `corrupt`, what is written for `texts` at the same position,
+            so every call must read as many texts of the same length; `mean`, its mean over all positions.
+        texts, target: the texts of `corrupt` and `mean`.
+        positions: if the circuit's edges have named positions, each name's position in each text, as in `Pairs`.
 
-    A call's own edits come after these. Of edges, the stream is no longer one sum: it cannot be edited between nodes.
+    A call's own edits come after these. With edges the stream is no longer one sum: it cannot be edited between nodes.
     """
     kept = circuit if isinstance(circuit, Circuit) else _with_heads(model, circuit)
     check_circuit(model, kept)
@@ -75,7 +75,7 @@ def keep(
 
 
 def _with_heads(model: Model, heads: Sequence[str | tuple[int, int]]) -> Circuit:
-    """The nodes that are no heads, and some heads, by name or, of the last stack, by layer and number."""
+    """All nodes that are not heads, and some heads, given by name or by (layer, number) in the last stack."""
     graph, stacks = Graph.from_model(model), [*model.config.stacks]
     prefix = f"{stacks[-1]}." if len(stacks) > 1 else ""
     spans = [span for site, span in node_sites(model, graph).items() if not site.endswith(".z")]
@@ -84,7 +84,7 @@ def _with_heads(model: Model, heads: Sequence[str | tuple[int, int]]) -> Circuit
 
 
 def _fitting(writes: Writes, inputs: Inputs) -> Writes:
-    """A reference of as many prompts and positions as a call reads, or one for all."""
+    """The reference, if it has as many prompts and positions as a call reads, or one for all; else an InputError."""
     for site, value in writes.items():
         shape = text_read(inputs, site.partition(".")[0]).ids.shape
         if value.shape[:2] not in {(1, 1), shape}:
@@ -94,7 +94,7 @@ def _fitting(writes: Writes, inputs: Inputs) -> Writes:
 
 
 class _Kept(Edited):
-    """A `Model` with edits made anew for what each call reads: some before, some after those of the call itself."""
+    """A `Model` with edits made for each call's texts: some come before, some after the call's own edits."""
 
     def __init__(self, model: Model, make: Callable[[Inputs], tuple[Edits, Edits]]):
         super().__init__(model, {})
@@ -119,7 +119,7 @@ class _Kept(Edited):
 def node_edits(
     model: Model, graph: Graph, members: Bool[Tensor, "*circuit sender"], writes: Writes, inputs: Inputs
 ) -> Edits:
-    """What nodes outside write instead; several circuits lie on a new first axis."""
+    """Edits that replace what nodes outside write; several circuits lie on a new first axis."""
 
     def edit(value: Tensor, site: str, span: slice) -> Tensor:
         by_head, member = site.endswith(".z"), members[..., None, None, span, None]
@@ -137,7 +137,7 @@ def node_edits(
 
 
 class _Edges:
-    """One call with the edges of a circuit alone: how much more each sender writes than in the reference, so far."""
+    """One call with a circuit's edges alone: `changes` are the senders' writes so far, minus the reference's."""
 
     def __init__(
         self, model: Transformer, circuit: Circuit, writes: Writes, batch: TokenBatch, columns: Mapping[str, Tensor]
@@ -147,10 +147,10 @@ class _Edges:
         at = position_names(columns, circuit.graph, batch)
         by_name = circuit.members.view(-1, *circuit.graph.exists.shape).to(model.device)
         self.edges = by_name[at]  # prompt position sender receiver
-        self.changes: list[Stream] = []  # in the order of the senders
+        self.changes: list[Stream] = []  # in sender order
 
     def edits(self) -> tuple[Edits, Edits]:
-        """What gives every receiver its own input, and what takes down what senders write."""
+        """Edits that give every receiver its own input, and edits that record what senders write."""
         (stack,), last, reference = self.model.config.stacks, self.model.last, self.reference
         received = partial(self.received, base=reference.final, receiver="logits", read=last.norm)
         before: Edits = {f"{stack}.resid_final": received}
@@ -174,11 +174,11 @@ class _Edges:
         return sum((kept[..., sender, None] * self.changes[sender] for sender in used), base)
 
     def received(self, value: Stream, base: Stream, receiver: str, read: Callable[[Stream], Stream]) -> Stream:
-        """What a feed-forward or the output layer reads, through its norm."""
+        """The normalised input of a feed-forward or the output layer."""
         return _expanded(read(self.read(base, receiver)), value)
 
     def projected(self, value: Tensor, part: str, layer: int) -> Tensor:
-        """Queries, keys or values, head by head."""
+        """Queries, keys or values, computed head by head."""
         block, rows = self.model.last.blocks[layer], []
         for head in range(value.shape[-2]):
             stream = self.read(self.reference.before[layer], f"{layer}.{head}.{part}")
@@ -187,21 +187,21 @@ class _Edges:
         return _expanded(torch.cat(torch.broadcast_tensors(*rows), -2), value)
 
     def embedded(self, value: Stream) -> Stream:
-        """What the embedding writes; where it stands apart, what ids and positions say."""
+        """Record what the embedding writes, or token and position separately if the graph has both."""
         (site, *_), apart = self.writes, self.graph.senders[0] == "token"
         parts = input_writes(self.model, self.graph, self.batch) if apart else value[..., None, :]
         self.changes += (parts - self.writes[site]).unbind(-2)
         return value
 
     def mixed(self, value: Tensor, layer: int) -> Tensor:
-        """What heads write."""
+        """Record what heads write."""
         (stack,), weight = self.model.config.stacks, self.model.last.blocks[layer].attn.W_O
         change = value - self.writes[f"{stack}.{layer}.attn.z"]
         self.changes += einsum(change, weight, "... head d_head, head d_head d_model -> head ... d_model")
         return value
 
     def fed(self, value: Stream, instead: Tensor) -> Stream:
-        """What a feed-forward writes."""
+        """Record what a feed-forward writes."""
         self.changes.append(value - instead)
         return value
 

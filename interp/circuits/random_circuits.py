@@ -7,16 +7,16 @@ from interp.circuits.graph import Circuit, Kind, empty, whole
 from interp.components import Graph
 from interp.errors import InputError, whole_number
 
-_TRIES = 50  # paths that are drawn for one that fits
+_TRIES = 50  # paths drawn until one fits
 
 
 def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None = None) -> list[tuple[int, ...]]:
-    """The places of a path's edges, drawn from the logits backwards: any sender, then any of its inputs, and so on.
+    """The indices of a path's edges, drawn from the logits backwards: any sender, then any of its inputs, and so on.
 
-    It ends at the input, or by a coin at a node that some edge of `start`, a circuit without dead ends, leads into.
+    It ends at the input, or by a coin toss at a node that an edge of `start`, a circuit without dead ends, leads into.
     """
     reached = torch.zeros(len(graph.senders), dtype=torch.bool)
-    if start is not None and not graph.positions:  # a node may be reached at one position and not at another
+    if start is not None and not graph.positions:  # with positions a node may be reached at only some
         reached = (start.members.any(0).float() @ graph.parts.float()) > 0
     path, receiver = [], len(graph.receivers) - 1
     position = int(random.integers(len(graph.positions) + 1))
@@ -27,15 +27,15 @@ def random_path(graph: Graph, random: np.random.Generator, start: Circuit | None
         if not len(inputs) or (reached[sender] and random.integers(2)):
             return path
         receiver = int(random.choice(inputs))
-        if graph.receivers[receiver].endswith((".k", ".v")):  # what a head writes here it may have read elsewhere
+        if graph.receivers[receiver].endswith((".k", ".v")):  # a head may have read this at another position
             position = int(random.integers(len(graph.positions) + 1))
 
 
 def random_circuit(graph: Graph, size: int, *, kind: Kind = "edges", seed: int = 0) -> Circuit:
     """A random circuit of `size` nodes, or of `size` edges without dead ends.
 
-    Nearly all of a few edges drawn one by one lead nowhere, which is no baseline: what is drawn is pruned, and paths
-    are added until there are enough. If none of fifty paths fits, the next one is added, and the circuit is larger by
+    Among few edges drawn one by one nearly all lead nowhere, which is no baseline. So we prune the drawn edges and add
+    paths until there are enough. If none of fifty paths fits, we add the next one, and the circuit exceeds `size` by
     less than that path.
     """
     circuit, places = empty(graph, kind), whole(graph, kind).members.flatten().nonzero()[:, 0]

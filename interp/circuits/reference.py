@@ -1,4 +1,4 @@
-"""What do nodes write outside a circuit, and what is read then? Corrupted prompts' writes, their mean, or nothing."""
+"""What do nodes outside a circuit write, and what is read then? Corrupted prompts' writes, their mean, or nothing."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ Writes = Mapping[str, Float[Tensor, "prompt position node width"]]  # by site
 
 
 def node_sites(model: Model, graph: Graph) -> dict[str, slice]:
-    """The sites at which nodes write, in the order of the graph's senders, and which of these write there."""
+    """The sites at which nodes write, in the order of the graph's senders, and the slice of senders at each."""
     sites, start = {}, 0
     for stack, config in model.config.stacks.items():
         counts = {f"{stack}.embed": 1 + (graph.senders[0] == "token")}
@@ -37,9 +37,9 @@ def node_sites(model: Model, graph: Graph) -> dict[str, slice]:
 
 @torch.no_grad()
 def written(model: Model, graph: Graph, inputs: Inputs) -> Writes:
-    """What every node writes for some prompts: heads z, all others to the stream."""
+    """What every node writes for some prompts: z for heads, the write to the stream for all others."""
     *_, last = sites = node_sites(model, graph)
-    captured = run(model, inputs[0], capture=sites, target=inputs[1], until=last).activations  # logits are not needed
+    captured = run(model, inputs[0], capture=sites, target=inputs[1], until=last).activations  # we need no logits
     writes = {site: value if site.endswith(".z") else value[..., None, :] for site, value in captured.items()}
     if graph.senders[0] == "token":
         assert isinstance(model, Transformer)
@@ -48,7 +48,7 @@ def written(model: Model, graph: Graph, inputs: Inputs) -> Writes:
 
 
 def input_writes(model: Transformer, graph: Graph, batch: TokenBatch) -> Float[Tensor, "prompt position input d_model"]:
-    """What the embedding writes, or token and position by themselves, without `embedding_constant`."""
+    """What the embedding writes, or token and position separately, without `embedding_constant`."""
     layer, whole = model.last.embed, model.last.embed(batch.ids, batch.positions)
     if graph.senders[0] != "token":
         return whole[..., None, :]
@@ -59,7 +59,7 @@ def input_writes(model: Transformer, graph: Graph, batch: TokenBatch) -> Float[T
 
 @torch.no_grad()
 def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequence[Inputs]) -> Writes | None:
-    """A reference for all prompts and positions: zeros, or the mean over all real positions of `parts`."""
+    """One reference for all prompts and positions: zeros, or the mean over all real positions of `parts`."""
     if ablation == "corrupt":
         return None
     if ablation == "zero":
@@ -76,7 +76,7 @@ def common_writes(model: Model, graph: Graph, ablation: Ablation, parts: Sequenc
 
 
 def embedding_constant(model: Transformer, graph: Graph) -> Tensor:
-    """What embeddings add that is of neither token nor position, where the two stand apart."""
+    """What embeddings add apart from token and position, if the graph separates the two; else 0."""
     layer = model.last.embed
     nothing = layer.token.weight.new_zeros(layer.token.weight.shape[1])
     if graph.senders[0] != "token":
@@ -87,7 +87,7 @@ def embedding_constant(model: Transformer, graph: Graph) -> Tensor:
 def position_names(
     positions: Mapping[str, Int[Tensor, " prompt"]], graph: Graph, batch: TokenBatch
 ) -> Int[Tensor, "prompt position"]:
-    """Which of the graph's named positions each token has, the first if it has several; else the last, `elsewhere`."""
+    """The index of each token's named position in the graph (the first of several), or the last one, `elsewhere`."""
     names = torch.full_like(batch.ids, len(graph.positions))
     for place, name in reversed([*enumerate(graph.positions)]):
         names.scatter_(1, positions[name].to(names)[:, None], place)
@@ -96,10 +96,10 @@ def position_names(
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The run in which every node writes what it does in the reference; biases are always there.
+    """The run in which every node writes its reference value; biases are always added.
 
-    `before[layer]` is what attention reads, `between[layer]` what the feed-forward does, `final` what leaves the last
-    block; `projected[layer]` are queries, keys and values (`prompt position head d_head`) as they are read there.
+    `before[layer]` is what attention reads, `between[layer]` what the feed-forward reads, `final` what leaves the last
+    block; `projected[layer]` are queries, keys and values (`prompt position head d_head`) computed from `before`.
     """
 
     writes: Writes
@@ -111,7 +111,7 @@ class Reference:
     @staticmethod
     @torch.no_grad()
     def from_writes(model: Transformer, graph: Graph, writes: Writes, batch: TokenBatch) -> "Reference":
-        """The run over some prompts of a model of one stack."""
+        """The reference run over some prompts; the model has one stack."""
         (stack,) = model.config.stacks
         whole = (len(batch.ids), batch.ids.shape[1])
         writes = {site: value.expand(*whole, *value.shape[2:]) for site, value in writes.items()}

@@ -1,8 +1,8 @@
 """How much of a task does a circuit of each size do? Faithfulness along a ranking of edges, and the areas of MIB.
 
-Mueller et al. (2025, MIB, arXiv:2504.13151): faithfulness is (F(C) - F(empty)) / (F(whole) - F(empty)); CPR is the
-area under it along a signed ranking, CMD the area between it and 1 along the absolute one, both over ten shares of the
-edges from .001 to 1, on a linear axis.
+Mueller et al. (2025, MIB, arXiv:2504.13151): faithfulness is (F(C) - F(empty)) / (F(whole) - F(empty)). CPR is the
+area under it along a signed ranking; CMD is the area between it and 1 along an absolute ranking. Both use ten shares of
+the edges from .001 to 1, on a linear axis.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,15 +26,15 @@ from interp.patching.gradients.edges import edge_attribution
 from interp.patching.metrics import Metric
 from interp.patching.results import Cells
 
-SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all edges: those of MIB
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of all edges, as in MIB
 
 
 @dataclass(frozen=True, repr=False)
 class SizeCurve(Result):
-    """Faithfulness of one ranking's circuits on prompts that chose none of them, random circuits beside them.
+    """Faithfulness of one ranking's circuits, and of random ones, on prompts that chose none of them.
 
-    `circuits` are without dead ends, one for each of `shares`; `cells` and `random` (of the same sizes, those of a
-    circuit one after the other, or None) have the axis `circuit`; `groups` has a name a prompt.
+    `circuits` have no dead ends, one for each of `shares`. `cells` and `random` (random circuits of the same sizes,
+    grouped by circuit, or None) have the axis `circuit`. `groups` has one name per prompt.
     """
 
     shares: tuple[float, ...]
@@ -44,9 +44,9 @@ class SizeCurve(Result):
     random: Cells | None = None
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a size: `share` and `edges`, `faithfulness` with its interval over groups, and random circuits'.
+        """One row per size: `share` and `edges`, `faithfulness` with its interval over groups, and random circuits'.
 
-        `random` is the mean over random circuits of the size, `random_low` and `random_high` are the least and most.
+        `random` is the mean over random circuits of the size, `random_low` and `random_high` the extremes.
         """
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -63,8 +63,8 @@ class SizeCurve(Result):
         """CPR and CMD, each with its interval over groups. CPR wants a signed ranking, CMD an absolute one."""
         effects, whole = self.cells.effects().double(), self.cells.difference().double()
         steps = torch.tensor(self.shares).to(effects).diff() / 2
-        widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # how much of the axis each point stands for
-        sides = (1 - effects.sum(-1) / whole.sum()).sign()  # of 1 that each point is on, in every resample alike
+        widths = pad(steps, (0, 1)) + pad(steps, (1, 0))  # trapezoid weights
+        sides = (1 - effects.sum(-1) / whole.sum()).sign()  # which side of 1 each point is on, fixed over resamples
         totals = torch.stack([widths @ effects, (widths * sides) @ (whole - effects)])
         areas = share_of_difference(totals, whole, self.groups, seed=seed)
         bounds = np.stack([areas.value, areas.low, areas.high], 1).tolist()
@@ -84,7 +84,7 @@ def circuits_by_size(
     absolute: bool = False,
     grow: bool = False,
 ) -> list[Circuit]:
-    """The circuit of each size without dead ends: as in MIB, int(share x edges) by rank, or `greedy` with `grow`."""
+    """Each size's circuit, without dead ends: the int(share x edges) top-ranked, as in MIB, or `greedy` with `grow`."""
     if not shares or [*shares] != sorted({*shares}) or not 0 < shares[0] <= shares[-1] <= 1:
         listed = ", ".join(map(str, shares))
         raise InputError(f"expected growing shares of the edges, above 0 and up to 1; got {listed}")
@@ -107,16 +107,16 @@ def size_curve(
     ablation: Ablation = "corrupt",
     seed: int = 0,
 ) -> SizeCurve:
-    """Faithfulness against size, on the pairs that report, of circuits that the others chose.
+    """Faithfulness against size, on the reporting pairs, of circuits chosen on the others.
 
     Args:
         model, metric, ablation: as in `faithfulness`.
         split: pairs that choose, and pairs that report.
-        scores: rank the edges, from `split.choosing`; by default those of EAP-IG with five steps.
-        graph: whose edges have scores; by default the model's.
+        scores: rank the edges, from `split.choosing`; by default EAP-IG with five steps.
+        graph: the graph of the scores' edges; by default the model's.
         shares, absolute, grow: as in `circuits_by_size`.
         n_random: random circuits of each size; 0 measures none.
-        seed: of random circuits.
+        seed: seeds the random circuits.
     """
     graph = Graph.from_model(model) if graph is None else graph
     if scores is None:

@@ -1,4 +1,4 @@
-"""Which prompts choose a circuit, and which say what it does? Never the same, nor two of one group."""
+"""Which prompts choose a circuit, and which measure it? Never the same prompts, nor two of one group."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ from interp.errors import InputError, whole_number
 from interp.patching.pairs import Pairs
 from interp.statistics import Estimate, estimate
 
-Groups = Sequence[Hashable]  # a name a prompt: prompts of one template, name or document are not independent
+Groups = Sequence[Hashable]  # one name per prompt: prompts that share a template, name or document are not independent
 
 
 @dataclass(frozen=True, repr=False)
 class Split(Result):
-    """Pairs that choose a circuit and pairs that report what it does, with the group of each; no group is in both."""
+    """Pairs that choose a circuit and pairs that report on it, with each pair's group; no group is in both."""
 
     choosing: Pairs
     reporting: Pairs
@@ -38,9 +38,9 @@ class Split(Result):
 
     @staticmethod
     def from_pairs(pairs: Pairs, groups: Groups = (), *, share: float = 0.5, seed: int = 0) -> "Split":
-        """Split pairs at random, group by group; `share` of the groups choose, at least one on either side.
+        """Split pairs at random by group; a fraction `share` of the groups choose, at least one is on either side.
 
-        `groups` has a name a pair (its template); by default a pair is a group, with its copies.
+        `groups` has one name per pair (its template); by default a pair and its copies form a group.
         """
         if not 0 < share < 1:
             raise InputError(f"expected a share of the groups between 0 and 1, got {share}")
@@ -62,14 +62,14 @@ class Split(Result):
 
 
 def grouped(pairs: Pairs, groups: Groups = ()) -> tuple[Hashable, ...]:
-    """The group of each pair; without names each pair is one, with its copies."""
+    """Each pair's group; without names, a pair and its copies form a group."""
     if len(groups) and len(groups) != len(pairs):
         raise InputError(f"expected a group for each of {so_many(len(pairs), 'pair')}, got {len(groups)}")
     return tuple(groups) if len(groups) else _texts(pairs)
 
 
 def group_sums(values: Float[Tensor, "*cells prompt"], groups: Groups) -> Float[np.ndarray, "group ..."]:
-    """Sums over the prompts of each group, in the order in which groups first come."""
+    """Sums over the prompts of each group, in order of the groups' first appearance."""
     names = {name: row for row, name in enumerate(dict.fromkeys(groups))}
     rows = values.detach().double().cpu().movedim(-1, 0).numpy()
     sums = np.zeros((len(names), *rows.shape[1:]))
@@ -86,6 +86,6 @@ def share_of_difference(
 
 
 def _texts(pairs: Pairs) -> tuple[Hashable, ...]:
-    """What stands for a pair: the ids of its texts."""
+    """Each pair's identity: the ids of its texts."""
     ids = [side.ids.masked_fill(~side.mask, -1).cpu() for inputs in pairs.inputs for side in inputs if side is not None]
     return tuple(map(tuple, torch.cat(ids, 1).tolist()))

@@ -1,7 +1,7 @@
-"""What does a model lose without a part of it? Heads, layers, neurons or positions replaced by what says nothing.
+"""What does a model lose without a part of it? Heads, layers, neurons or positions lose their information.
 
-By default that is what the part did for another prompt, else the mean over a corpus or zero. Without a part that a
-prompt needs the metric falls; other parts may compensate, so the drop is a lower bound.
+The default replacement is the part's activation for another prompt; a corpus mean or zero are the others. Without a
+part that a prompt needs the metric falls. Other parts may compensate, so the drop is a lower bound.
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,12 +41,12 @@ _ONE_ANSWER = (
 class Options(TypedDict, total=False):
     """What every ablation takes besides its cells.
 
-    target: what the decoder reads where there is an encoder, which reads the prompts.
+    target: what the decoder of an encoder-decoder reads; the encoder reads the prompts.
     stack, attention: as in `sweep`.
-    mean: for `mean`, what `mean_activation` gave for this site; by default the mean over all tokens of the prompts.
-    donors: for `resample`, prompts to draw from ((sources, targets) where there is an encoder); by default the pairs'
+    mean: for `mean`, the result of `mean_activation` for this site; by default the mean over all tokens of the prompts.
+    donors: for `resample`, prompts to draw from ((sources, targets) for an encoder-decoder); by default the pairs'
         corrupted prompts, else the other prompts, with an `InputWarning` if all have the same answer.
-    seed: of the draw.
+    seed: seeds the draw.
     budget: bytes of activations that one pass may hold.
     """
 
@@ -73,13 +73,13 @@ def ablate(
 
     Args:
         model: a transformer with an output layer.
-        prompts: what is run, padded on the right; of `Pairs` the clean prompts, with their answers.
+        prompts: what is run, padded on the right; from `Pairs` the clean prompts and their answers.
         metrics: what to read, one or several, with their answers (`logit_difference(" he", " she")`).
         site, by: as in `sweep`. If `scores` are ablated, keys that a query does not see stay unseen.
         kind: `resample`, the activation at the same position of another prompt, drawn for each (Chan 2022, "Causal
-            scrubbing"); `mean`, over real positions of a corpus; `zero`, a strange input, whose cost counts too, and
-            the only kind for `scores` and `pattern`.
-        options: those of `Options`.
+            scrubbing"); `mean`, over real positions of a corpus; `zero`, an unusual input that may cost something by
+            itself, and the only kind for `scores` and `pattern`.
+        options: see `Options`.
     """
     ablation = _Ablation(model, prompts, metrics, site, by, kind, options)
     plan = ablation.plan
@@ -103,7 +103,7 @@ def ablate_cells(
 ) -> Cells:
     """Ablate listed cells, each alone: `(layer, head)` of `z`, `(layer, neuron)` of `mlp.post`, `(layer,)` of streams.
 
-    The other arguments are those of `ablate`. The `Cells` have the axis `cell`, in the order given.
+    For the other arguments see `ablate`. The result's axis is `cell`, in the order given.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(cells, "cell")
 
@@ -117,9 +117,9 @@ def ablate_in_order(
     kind: Kind = "resample",
     **options: Unpack[Options],
 ) -> Cells:
-    """Ablate cells, each with all before it: at step i of the axis `step`, cells 0 to i of `order` together.
+    """Ablate cells cumulatively: step i of the axis `step` ablates cells 0 to i of `order` together.
 
-    Arguments are those of `ablate_cells`.
+    For the arguments see `ablate_cells`.
     """
     return _Ablation(model, prompts, metrics, site, ("layer",), kind, options).listed(order, "step")
 
@@ -140,7 +140,7 @@ class _Ablation:
         donors = options.get("donors")
         if donors is None and kind == "resample" and isinstance(prompts, Pairs):
             first, second = prompts.to(model.device).inputs[1]
-            if prompts.source is None or self.plan.patch_site.stack == "decoder":  # else the two do not differ there
+            if prompts.source is None or self.plan.patch_site.stack == "decoder":  # else both are equal there
                 donors = first if second is None else (first, second)
         drawing = options.get("mean"), donors, options.get("seed", 0)
         self.instead = _replacements(model, self.plan.patch_site, alone, kind, *drawing)
@@ -184,7 +184,7 @@ class _Ablation:
 
 
 class _Alone(Pairs):
-    """Prompts without a corrupted twin, for metrics that ask pairs where to read: any position may change."""
+    """Prompts without a corrupted twin, for metrics that take read positions from pairs: any position may change."""
 
     def __post_init__(self) -> None:
         check_padding("prompts to ablate", self.clean)
@@ -215,11 +215,11 @@ def mean_activation(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Float[Tensor, "layer ..."]:
-    """The mean of a site over all real positions of texts, one of them in memory at a time.
+    """The mean of a site over all real positions of texts, with one text or batch in memory at a time.
 
     It is `layer head d_head` for `z`, `layer d_mlp` for `mlp.post`, `layer d_model` for the stream. `texts` are one or
-    any number of texts or batches (`TokenBatch`, or ids); for an encoder-decoder pairs (sources, targets). The other
-    arguments are those of `ablate`.
+    more texts or batches (`TokenBatch`, or ids); for an encoder-decoder pairs (sources, targets). For the other
+    arguments see `ablate`.
     """
     patch_site = PatchSite.from_name(model, site, stack=stack, attention=attention)
     _check_kind(patch_site.site, "mean")
@@ -239,7 +239,7 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
         first, second = text if two else (text, None)
         out = run(model, first, capture=patch_site.names, target=second)
         mask = text_read((out.tokens, out.target), patch_site.counted("position")).mask
-        # in double precision: a long corpus must not lose its last batches to rounding
+        # double precision: a long corpus must not lose its last batches to rounding
         sums = torch.stack([pick(out[name], (mask,)).double().sum(0) for name in patch_site.names])
         total = sums + total.to(model.device)
         count += int(mask.sum())
@@ -251,7 +251,7 @@ def _mean(model: Model, patch_site: PatchSite, texts: Iterable[Any]) -> Float[Te
 def _replacements(
     model: Transformer, patch_site: PatchSite, prompts: Pairs, kind: Kind, mean: Tensor | None, donors: Any, seed: int
 ) -> list[Tensor]:
-    """What replaces a site's activations, as `ablate` says, layer by layer; it broadcasts to `prompt ...`."""
+    """What replaces a site's activations in each layer (see `ablate`); it broadcasts to `prompt ...`."""
     one_of("kind", kind, Kind)
     for name, value, user in [("mean", mean, "mean"), ("donors", donors, "resample")]:
         if value is not None and kind != user:
@@ -278,7 +278,7 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
     stack = patch_site.counted("position")
     donor_batch, batch = text_read(inputs, stack), prompts.read_by(stack)
     check_padding("donors", donor_batch)
-    fits = (donor_batch.lengths[None] >= batch.lengths[:, None]).cpu()  # a donor is at least as long
+    fits = (donor_batch.lengths[None] >= batch.lengths[:, None]).cpu()  # a donor is at least as long as its prompt
     if donors is None:
         fits.fill_diagonal_(False)
     if not bool(fits.any(1).all()):
@@ -289,5 +289,5 @@ def _resampled(model: Transformer, patch_site: PatchSite, prompts: Pairs, donors
     draw = torch.multinomial(fits.float(), 1, generator=generator)[:, 0].to(batch.lengths.device)
     width = batch.ids.shape[1]  # no prompt is longer than its donor; columns beyond both hold padding
     out = run(model, inputs[0], capture=patch_site.names, target=inputs[1])
-    values = [out[name][draw.to(out[name].device)] for name in patch_site.names]  # below, a negative padding cuts off
+    values = [out[name][draw.to(out[name].device)] for name in patch_site.names]  # negative padding (below) crops
     return [F.pad(value, [0, 0] * (value.ndim - 2) + [0, width - value.shape[1]]) for value in values]

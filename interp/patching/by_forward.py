@@ -1,8 +1,8 @@
-"""The plain way to intervene: one whole forward pass a cell. Slow and obvious; every fast way is compared with it.
+"""The plain way to intervene: one whole forward pass per cell. It is slow and obvious, and tests the fast ways.
 
-A sweep's cell is as in the other prompt's run. A path takes two passes. In the first only the sender (what a head or a
-feed-forward writes) is as in the other prompt, and we record what the receivers read; the second gives them that.
-`Receiver` and `check_paths` serve the fast way too.
+A sweep gives each cell its activation from the other prompt's run. A path takes two passes. The first patches only the
+sender (what a head or a feed-forward writes) and records what the receivers read; the second gives them that.
+The fast path patching uses `Receiver` and `check_paths` too.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +29,7 @@ from interp.running import Run, bound, in_turn, run
 from interp.tap import Edit
 from interp.transformer import Transformer, with_parts
 
-# what is recomputed between sender and receivers, and the sites that are therefore kept as they were
+# what is recomputed between sender and receivers, and the sites that stay frozen
 _ATTENTION = ("attn_out", "cross_attn_out")
 Through = Literal["nothing", "mlps", "everything"]
 THROUGH: dict[str, tuple[str, ...]] = {"nothing": (*_ATTENTION, "mlp_out"), "mlps": _ATTENTION, "everything": ()}
@@ -39,11 +39,11 @@ Part = Literal["q", "k", "v", "mlp", "logits"]
 
 @dataclass(frozen=True)
 class Receiver:
-    """Where a path ends, at every position or at one of each prompt's own tokens.
+    """Where a path ends: at every position, or at one token of each prompt.
 
-    `position` is a number (negative: from the end), a name that the pairs have, or an array with one a prompt. `part`
-    is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of a layer's heads, `mlp` (what a feed-forward
-    reads), or `logits` (the stream that the output layer reads through the last norm).
+    `position` is a number (negative: from the end), a position named by the pairs, or an array with one per prompt.
+    `part` is `q`, `k` or `v` of one head (for `k` and `v` a key/value head) or of all a layer's heads, `mlp` (what a
+    feed-forward reads), or `logits` (the stream that the output layer reads through the last norm).
     """
 
     part: Part
@@ -56,7 +56,7 @@ class Receiver:
         return name if self.position is None else f"{name}@{self.position}"
 
     def columns(self, pairs: Pairs, stack: str) -> Int[Tensor, " prompt"] | None:
-        """Its position in each prompt, of what `stack` reads; None where it is everywhere."""
+        """The position in each prompt, in the text that `stack` reads; None: every position."""
         if self.position is None or isinstance(self.position, str):
             return None if self.position is None else pairs.positions[self.position]
         columns = pairs.read_by(stack).columns(self.position)
@@ -65,23 +65,23 @@ class Receiver:
         return columns[:, 0]
 
     def n_heads(self, config: StackConfig) -> int:
-        """How many heads read such a part for themselves; feed-forwards and the output layer read as one."""
+        """How many heads have this part; 1 for feed-forwards and the output layer."""
         return {"q": config.n_heads, "k": config.kv_heads, "v": config.kv_heads}.get(self.part, 1)
 
     def moment(self, config: StackConfig) -> Moment:
-        """When it reads; in parallel blocks feed-forwards read what attention reads."""
+        """When the receiver reads; in parallel blocks feed-forwards read what attention reads."""
         if self.layer is None:
             return config.n_layers, INTO
         return self.layer, AFTER_CROSS if self.part == "mlp" and not config.parallel else INTO
 
 
 def moment_written(config: StackConfig, sender: str, layer: int, attention: str = "self") -> Moment:
-    """The first moment at which the stream has what a sender wrote."""
+    """The first moment at which the stream contains the sender's write."""
     return moment_after(config, layer, attention) if sender == "z" else (layer + 1, INTO)
 
 
 def check_paths(plan: Plan, receivers: Sequence[Receiver], through: Through) -> str:
-    """Refuse paths that do not exist, from the plan's site to the receivers; their name, `z -> 9.6.q, 9.9.q`."""
+    """Refuse paths that do not exist; return the name of the others, `z -> 9.6.q, 9.9.q`."""
     site, model = plan.patch_site, plan.transformer
     sender, config = one_of("sender", site.site, Sender), model.config.stacks[site.stack]
     one_of("through", through, Through)
@@ -126,7 +126,7 @@ def _check_receiver(model: Transformer, stack: str, pairs: Pairs, receiver: Rece
 
 
 Edits = dict[str, Edit | SelectiveEdit]  # by site
-Entry = Mapping[str, int | Tensor]  # by axis of a site, its entry or, of positions, one a prompt
+Entry = Mapping[str, int | Tensor]  # index on each axis of a site; for positions, one per prompt
 
 
 def sweep_by_forward(
@@ -140,7 +140,7 @@ def sweep_by_forward(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Cells:
-    """`sweep` with one plain forward pass a cell over all prompts; arguments and result are the same."""
+    """`sweep` with one plain forward pass per cell over all prompts; arguments and result are the same."""
     plan = Plan.from_arguments(model, pairs, metrics, site, by, direction, stack, attention)
     source, names = run_inputs(model, plan.inputs[1], capture=plan.patch_site.names), plan.patch_site.names
     return cells_by_forward(plan, lambda layer, entry: {names[layer]: patch(source[names[layer]], **entry)})
@@ -159,7 +159,7 @@ def path_patch_by_forward(
     stack: StackName | None = None,
     attention: Attending = "self",
 ) -> Cells:
-    """`path_patch` with two plain forward passes a cell over all prompts; arguments and result are the same."""
+    """`path_patch` with two plain forward passes per cell over all prompts; arguments and result are the same."""
     model = with_parts(model, "path patching")
     plan = Plan.from_arguments(model, pairs, metrics, sender, by, direction, stack, attention)
     paths, site, inputs = check_paths(plan, receivers, through), plan.patch_site, plan.inputs[0]
@@ -178,10 +178,10 @@ def path_patch_by_forward(
 
 
 def cells_by_forward(plan: Plan, edits: Callable[[int, Entry], Edits], **fields: Any) -> Cells:
-    """The metrics with each cell's `edits`, which are those of a layer and an entry on the site's axes."""
+    """The metrics with each cell's edits; `edits` makes them from a layer and an entry on the site's axes."""
     pairs, site = plan.pairs, plan.patch_site
     clean, corrupt = unpatched_by_forward(plan.model, pairs, plan.plain)
-    # where a prompt is too short any position will do: that is left out afterwards
+    # if a prompt is too short any position will do: `Plan.cells` drops the value
     columns = {axis: plan.columns(axis) for axis in plan.by if axis in POSITIONAL}
     columns = {axis: at.minimum(pairs.read_by(site.counted(axis)).lengths - 1) for axis, at in columns.items()}
     sizes = [len(columns[axis]) if axis in columns else site.size(axis) or 0 for axis in plan.by]
@@ -199,23 +199,23 @@ def cells_by_forward(plan: Plan, edits: Callable[[int, Entry], Edits], **fields:
 def unpatched_by_forward(
     model: Model, pairs: Pairs, readouts: Sequence[Readout]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The metrics of the clean and of the corrupted prompts as they are, by name, one number a prompt."""
+    """The metrics of the unpatched clean and corrupted prompts, by name, one number per prompt."""
     runs = [run_inputs(model, inputs).logits for inputs in pairs.inputs]
     clean, corrupt = ({each.name: each.from_logits(logits).cpu() for each in readouts} for logits in runs)
     return clean, corrupt
 
 
 def run_inputs(model: Model, inputs: Inputs, **options: Any) -> Run:
-    """Run a model on what it reads, of one or two texts."""
+    """Run a model on its one or two texts."""
     return run(model, inputs[0], target=inputs[1], **options)
 
 
 def _received(model: Transformer, stack: str, first: Run, receivers: Sequence[Receiver], pairs: Pairs) -> Edits:
-    """Edits that give all receivers what they read in the first pass."""
+    """Edits that make all receivers read what they read in the first pass."""
     edits: dict[str, Edit] = {}
     for receiver in receivers:
         value = first[site := _site_read(model, stack, receiver)]
-        if receiver.part == "mlp":  # the feed-forward alone reads what was recorded, so what it writes says it all
+        if receiver.part == "mlp":  # only the feed-forward reads the recorded stream, so we patch its output
             assert receiver.layer is not None
             value = model.stack(stack).blocks[receiver.layer].feed_forward.out(value)
             site = site_name(stack, receiver.layer, "mlp_out")

@@ -1,6 +1,6 @@
-"""The rows of the stream that cells change, with which they enter a pass, and what cells of a pass share.
+"""The stream rows that cells change and enter a pass with, and what cells of a pass share.
 
-Below its layer, and in a causal stack before the first position that it changes, a cell equals the base run.
+Below its layer, and in a causal stack before its first changed position, a cell equals the base run.
 """
 
 from collections.abc import Sequence
@@ -22,9 +22,9 @@ from interp.tap import UNTAPPED, Tap
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
 
-INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before it, after its attentions
-Rows = Float[Tensor, "_ d_model"]  # of all cells, one after the other
-AtReads = Float[Tensor, "_ _ _ d_model"]  # cell prompt read: as many cells as each reader has; reads of all readers
+INTO, AFTER_SELF, AFTER_CROSS = 0, 1, 2  # where in a block cells enter: before it, or after an attention
+Rows = Float[Tensor, "_ d_model"]  # of all cells, concatenated
+AtReads = Float[Tensor, "_ _ _ d_model"]  # cell prompt read: cells of one reader; reads of all readers
 Shape = tuple[int, ...]  # cells, prompts, positions
 Reads = Sequence[Int[Tensor, "prompt _"]]  # positions, reader by reader
 Stream = Float[Tensor, "cell prompt position d_model"]
@@ -35,17 +35,17 @@ _SMALL_ROWS = 4096  # query x key entries of one head up to which explicit score
 
 
 def moment_after(config: StackConfig, layer: int, attention: str = "self") -> Moment:
-    """When the stream is carried on that an attention leaves: the layer, and where in it."""
+    """The moment after an attention has written to the stream: the layer, and the stage in it."""
     if config.parallel:
         return layer + 1, INTO
     return layer, AFTER_SELF if attention == "self" else AFTER_CROSS
 
 
 class Suffix(Movable):
-    """The positions that some cells can change, of some prompts from `first` on, and where these are read.
+    """The positions that some cells can change (from `first` on, in some prompts), and where they are read.
 
-    Cells have one reader; or several, which divide cells that enter together evenly, in order. An encoder's cells go
-    `onward` to positions of the decoder.
+    Cells have one reader, or several, which split the cells that enter together evenly, in order. An encoder's cells
+    continue in the decoder's suffix, `onward`.
     """
 
     def __init__(self, model: Transformer, base: PlainRun, first: int, reads: Reads, onward: "Suffix | None" = None):
@@ -55,23 +55,23 @@ class Suffix(Movable):
         self.visibility = replace(visibility, padding=None) if visibility.causal else visibility
         self.shape = (len(base.batch.ids), base.batch.ids.shape[1] - first)  # prompts, positions
         self._reads = [*reads]
-        self._places: dict[tuple[Any, ...], Place] = {}  # of all copies
+        self._places: dict[tuple[Any, ...], Place] = {}  # shared by all copies
 
     @staticmethod
     def in_stack(model: Transformer, base: PlainRun, stack: str, first: int, reads: Reads) -> "Suffix":
-        """Where cells change `stack`, which may be the encoder; `base` is the run that is read in the end."""
+        """The suffix of cells that change `stack`, which may be the encoder; `base` is the last stack's run."""
         if base.stack == stack:
             return Suffix(model, base, first if model.config.stacks[stack].causal else 0, reads)
         return Suffix(model, base.in_stack(stack), 0, (), Suffix(model, base, 0, reads))
 
     @property
     def rows(self) -> int:
-        """Prompts x positions that a cell changes on its way."""
+        """Prompts x positions that a cell changes, in all stacks that it passes."""
         return self.shape[0] * self.shape[1] + (0 if self.onward is None else self.onward.rows)
 
     @cached_property
     def readers(self) -> list[slice]:
-        """Which of all reads are each reader's."""
+        """Each reader's slice of all reads."""
         ends = [0, *accumulate(positions.shape[1] for positions in self._reads)]
         return [slice(begin, end) for begin, end in pairwise(ends)]
 
@@ -82,7 +82,7 @@ class Suffix(Movable):
 
     @cached_property
     def reads(self) -> Int[Tensor, "prompt read"]:
-        """The same, of what can change."""
+        """`read_positions`, with those before `first`, which cannot change, moved to `first`."""
         return self.read_positions.clamp(min=self.first)
 
     def at_reads(self, plain: Float[Tensor, "prompt whole d_model"]) -> Float[Tensor, "prompt read d_model"]:
@@ -90,7 +90,7 @@ class Suffix(Movable):
         return plain.gather(1, self.reads[..., None].expand(-1, -1, plain.shape[-1]))
 
     def place(self, n_cells: int, start: int | None = None, n_rows: int | None = None) -> "Place":
-        """Where cells change the same positions in all prompts, so many from `start` on; by default all."""
+        """The place of cells that change the same `n_rows` positions from `start` on in all prompts; default all."""
         if n_rows == self.shape[1]:
             start = n_rows = None
         positions = self.visibility.positions
@@ -103,20 +103,20 @@ class Suffix(Movable):
         return self._places[key]
 
     def cells_of_readers(self, sizes: Sequence[int]) -> Int[Tensor, "reader cell"]:
-        """The cells of each reader, of those that entered so many at a time."""
+        """Each reader's cells, when cells entered in parties of these sizes."""
         parties = torch.arange(sum(sizes), device=self.reads.device).split([*sizes])
         return torch.cat([cells.view(len(self.readers), -1) for cells in parties], 1)
 
     def attend(
         self, attn: Attention, layer: int, q: Queries, k: Keys, v: Keys, visibility: Visibility, tap: Tap = UNTAPPED
     ) -> Queries:
-        """The mix of values for the cells' queries from their own and earlier keys; queries and keys are rotated."""
+        """The mix of values for the cells' queries from their own and earlier keys; q and k are already rotated."""
         q, k, v = tap("attn.q", q), tap("attn.k", k), tap("attn.v", v)
         past = [self.base[f"attn.{part}"][layer][:, : self.first] for part in "kv"]
         return attend(attn, q, k, v, past, visibility)
 
     def read_source(self, attn: Attention, layer: int, q: Queries, source: Stream | None) -> Queries:
-        """The mix of the encoder's values: of the base run's for all cells, or of each cell's own `source`."""
+        """The mix of the encoder's values: from the base run for all cells, or from each cell's own `source`."""
         if source is None:
             k, v = (self.base[f"cross_attn.{part}"][layer] for part in "kv")
             queries = rearrange(q, "cell prompt query head d_head -> prompt (cell query) head d_head")
@@ -126,7 +126,7 @@ class Suffix(Movable):
         return attn.mix(q, attn.keys(k, origins(k)), v, self._across(q.shape[2]))
 
     def _across(self, n_queries: int) -> Visibility:
-        """What so many queries of each prompt see of its source."""
+        """What `n_queries` queries of each prompt see of its source."""
         source = self.base.source
         assert source is not None
         anywhere = torch.zeros(self.shape[0], n_queries, dtype=torch.long, device=source.final.device)
@@ -136,22 +136,22 @@ class Suffix(Movable):
 
 @dataclass(frozen=True, eq=False)
 class Place(Movable):
-    """Which rows some cells change, of cells x prompts x positions of the suffix."""
+    """Which rows some cells change, among cells x prompts x positions of the suffix."""
 
     suffix: Suffix
     n_cells: int
     rows: Int[Tensor, " row"] | slice | None  # None: all; a slice: those positions of all cells and prompts
-    lead: Shape  # the axes in whose order they lie: so many times prompt by prompt, so many of each
-    positions: Int[Tensor, "_ _"]  # of these in their texts
+    lead: Shape  # the changed rows' leading axes, in order
+    positions: Int[Tensor, "_ _"]  # the changed rows' positions in their texts
 
     @property
     def shape(self) -> Shape:
-        """Cells, prompts and positions, changed or not."""
+        """Numbers of cells, prompts and positions, changed or not."""
         return (self.n_cells, *self.suffix.shape)
 
     @cached_property
     def read(self) -> Int[Tensor, "cell prompt read"]:
-        """Which of the changed rows are read; -1: one that is not changed. Each reader has its own of the cells."""
+        """The index among changed rows of each row that is read; -1 if unchanged. Each reader has its own cells."""
         suffix, (n_prompts, n_positions) = self.suffix, self.suffix.shape
         cells = torch.arange(self.n_cells, device=suffix.reads.device)[:, None]  # cell read
         if len(suffix.readers) > 1:
@@ -159,7 +159,7 @@ class Place(Movable):
             cells = suffix.cells_of_readers([self.n_cells]).repeat_interleave(widths, 0).T
         prompts = torch.arange(n_prompts, device=cells.device)[:, None]
         begin, width = (self.rows.start, self.lead[-1]) if isinstance(self.rows, slice) else (0, n_positions)
-        column = suffix.reads - (suffix.first + begin)  # of so many positions
+        column = suffix.reads - (suffix.first + begin)  # among `width` positions
         row = (cells[:, None] * n_prompts + prompts) * width + column
         if self.rows is None:
             return row
@@ -171,19 +171,19 @@ class Place(Movable):
 
     @cached_property
     def all_read(self) -> bool:
-        """Whether all rows that are read are changed."""
+        """Whether every row that is read is changed."""
         return self.rows is None or bool((self.read >= 0).all())
 
 
 @dataclass(frozen=True, eq=False)
 class ChangedRows(Movable):
-    """Cells that enter together, with the rows of the stream that they change: into block `layer`, or further on."""
+    """Cells that enter block `layer` together, at `stage`, with the stream rows that they change."""
 
     layer: int
     stage: int
     place: Place
     rows: Rows
-    source: Stream | None = None  # what cross-attention reads where these cells change it
+    source: Stream | None = None  # each cell's own encoder output, if the cells change it
 
     @staticmethod
     def from_span(suffix: Suffix, layer: int, stage: int, stream: Stream, start: int) -> "ChangedRows":
@@ -192,11 +192,11 @@ class ChangedRows(Movable):
 
     @property
     def suffix(self) -> Suffix:
-        """What they share with others."""
+        """What these cells share with others."""
         return self.place.suffix
 
     def enter(self, attn: Attention, layer: int, projected: Sequence[Float[Tensor, "row _ d_head"]]) -> list[Tensor]:
-        """Queries (where there are any), keys and values of all rows as they meet, from those `projected` of rows."""
+        """Queries (if projected), keys and values of all rows as they enter scores; `projected` are of changed rows."""
         place = self.place
         turned = attn.enter([part.view(*place.lead, *part.shape[1:]) for part in projected], place.positions)
         plain = [self.suffix.base[f"attn.{part}"][layer] for part in "qkv"[-len(projected) :]]
@@ -206,7 +206,7 @@ class ChangedRows(Movable):
     def widen(
         self, plain: Float[Tensor, "prompt whole ..."], rows: Float[Tensor, "row ..."]
     ) -> Float[Tensor, "all ..."]:
-        """All rows of the cells: the changed ones, as they are by now, among `plain` ones."""
+        """All rows of the cells: the changed `rows` among `plain` ones."""
         place = self.place
         if place.rows is None:
             return rows
@@ -218,7 +218,7 @@ class ChangedRows(Movable):
         return wide.flatten(0, 2).index_copy_(0, place.rows, rows)
 
     def at_reads(self, plain: Float[Tensor, "prompt whole d_model"], rows: Rows) -> AtReads:
-        """The stream where it is read: changed rows where they are, else `plain` ones."""
+        """The stream where it is read: changed rows if there are any, else `plain` ones."""
         index = self.place.read
         changed = rows.index_select(0, index.clamp(min=0).flatten()).view(*index.shape, -1)
         if self.place.all_read:
@@ -226,7 +226,7 @@ class ChangedRows(Movable):
         return torch.where((index >= 0)[..., None], changed, self.suffix.at_reads(plain))
 
     def onward(self, final: Stream) -> "ChangedRows":
-        """An encoder's cells in the decoder: nothing is changed there before the first cross-attention."""
+        """An encoder's cells in the decoder, where nothing changes before the first cross-attention."""
         suffix = self.suffix.onward
         assert suffix is not None
         rows = suffix.base["resid_mid"][0].flatten(0, 1).repeat(len(final), 1)
@@ -234,7 +234,7 @@ class ChangedRows(Movable):
 
 
 def attend(attn: Attention, q: Queries, k: Keys, v: Keys, past: Past, visibility: Visibility) -> Queries:
-    """The mix of values for the cells' queries, from earlier positions and their own; keys are rotated already."""
+    """The mix of values for the cells' queries, from earlier positions and their own; keys are already rotated."""
     past_k, past_v = past
     if q.shape[2] * visibility.n_keys > _SMALL_ROWS:
         k, v = (torch.cat([part.expand(len(x), *part.shape), x], 2) for part, x in ((past_k, k), (past_v, v)))

@@ -1,4 +1,4 @@
-"""What is a claim? At some rows of a text, the keys that a label says are attended to, and what is read of the text."""
+"""What is a claim? Some rows of a text, the keys that a label says they attend to, and a read-out of the text."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
@@ -24,7 +24,7 @@ Intervention = Literal["hide", "exchange", "remove"]
 
 @dataclass(frozen=True)
 class Read:
-    """What is read of one text: a number made of what the output layer says of the text's `positions`."""
+    """A read-out of one text: a number computed from the output layer's logits at the text's `positions`."""
 
     positions: Int[Tensor, " read"]
     value: Callable[[Float[Tensor, "*cells read output"]], Float[Tensor, "*cells"]]
@@ -34,7 +34,7 @@ class Read:
 
 
 def _tensor(name: str, value: Any, expected: str) -> Tensor:
-    """A list or array as a tensor: of whole numbers, or of True and False, on as many axes as expected."""
+    """A list or array as a tensor of integers or booleans, with as many axes as `expected` describes."""
     with suppress(TypeError, ValueError, RuntimeError):
         tensor = torch.as_tensor(value)
         fits = (tensor.dtype == torch.bool) == ("True" in expected) and not tensor.is_floating_point()
@@ -45,11 +45,11 @@ def _tensor(name: str, value: Any, expected: str) -> Tensor:
 
 @dataclass(frozen=True)
 class Claim:
-    """Rows of one text, the keys that a label says each attends to, and what is read once they are hidden.
+    """Rows of one text, the keys that a label says each attends to, and what to read once these are hidden.
 
-    `read` None is the summed log-probability, in nats, of the text's next tokens at the rows. `how` says what happens:
-    "hide" masks the keys, "exchange" gives each key's weight to the value of the key that `others` names for it,
-    "remove" takes weight times value out of the sum. Lists and arrays become tensors.
+    `read` None is the summed log-probability, in nats, of the text's next tokens at the rows. `how` is what to do:
+    "hide" masks the keys, "exchange" gives each key's weight to the value of its key in `others`, and "remove" takes
+    weight times value out of the sum. Lists and arrays become tensors.
     """
 
     prompt: int
@@ -79,7 +79,7 @@ class Claim:
 
 
 class ClaimedTexts:
-    """The texts of a call, checked: claims are on `rows`, their keys are those of `keys`, and `ends` are read."""
+    """A call's texts, checked: `rows` has the claims' rows, `keys` their keys, and `ends` is read."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class ClaimedTexts:
 
 
 def log_probabilities(targets: Int[Tensor, " read"]) -> Callable[[Tensor], Tensor]:
-    """The value of a `Read`: log-probability of one target a position, summed over positions, in nats."""
+    """The value of a `Read`: log-probability of one target per position, summed over positions, in nats."""
     return partial(_log_probabilities, _tensor("targets", targets, "ids, one a position"))
 
 
@@ -128,12 +128,12 @@ def _log_probabilities(
 ) -> Float[Tensor, "*cells"]:
     picked = logits.gather(-1, targets.to(logits.device).expand(logits.shape[:-1])[..., None])
     top = logits.amax(-1, keepdim=True)
-    rest = (logits - top).exp_().sum(-1, keepdim=True).log_()  # one sum, where log_softmax writes every token's
+    rest = (logits - top).exp_().sum(-1, keepdim=True).log_()  # log_softmax would write every token's
     return (picked - top - rest)[..., 0].sum(-1)
 
 
 def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]]) -> dict[str, Edit]:
-    """The edits that hide, exchange or remove claimed keys; `changes` are rows of the batch with a claim and heads."""
+    """The edits that hide, exchange or remove claimed keys; `changes` are (batch row, claim, heads)."""
     by_site: dict[str, list[tuple[int, Claim, list[int]]]] = defaultdict(list)
     for prompt, claim, heads in changes:
         for layer in {layer for layer, _ in heads}:
@@ -145,7 +145,7 @@ def edits_of(patch_site: PatchSite, changes: Sequence[tuple[int, Claim, Heads]])
 def _with_changed_keys(
     rows: Float[Tensor, "prompt head query key"], changes: Sequence[tuple[int, Claim, Sequence[int]]]
 ) -> Tensor:
-    """Scores with claimed keys masked, or patterns with their weights moved; rows behind the last query stay."""
+    """Scores with claimed keys masked, or patterns with their weights moved; rows beyond the last query are ignored."""
     rows = rows.clone()
     for prompt, claim, heads in changes:
         inside = claim.queries < rows.shape[-2]
@@ -162,14 +162,14 @@ def _with_changed_keys(
 def moved(
     pattern: Float[Tensor, "*head row key"], keys: Bool[Tensor, "row key"], substitutes: Int[Tensor, "row key"]
 ) -> Float[Tensor, "*head row key"]:
-    """The weights of values where keys are removed, or replaced by `substitutes` (-1: by none)."""
+    """The pattern with keys' weights removed, or moved to `substitutes` (-1: none)."""
     weights = pattern * keys
     index = substitutes.clamp(min=0).expand_as(pattern)
     return (pattern - weights).scatter_add(-1, index, (weights * (substitutes >= 0)).to(pattern))
 
 
 def _fault(texts: ClaimedTexts, claim: Claim) -> str | None:
-    """Why a claim lies outside its texts, or leaves a row no key in the layers that see least."""
+    """Why a claim does not fit its texts: it lies outside, or leaves a row no key in the layer of shortest reach."""
     length, n_keys, n_read = (int(batch.lengths[claim.prompt]) for batch in (texts.rows, texts.keys, texts.ends))
     rows, last = claim.queries.tolist(), length - 1 - (claim.read is None)
     if min(rows) < 0 or max(rows) > last:

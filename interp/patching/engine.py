@@ -1,9 +1,9 @@
 """One engine for changed rows: cells enter where a patch changes the stream, and leave where something is read.
 
-In the first attention that cells meet only the rows that they change need new queries, keys and values; from then on
-all rows from the first changed position on are their own. In the last block keys and values are needed everywhere, and
-the rest only where something is read. Linear layers see the rows of all cells of a pass at once, attention those that
-share earlier keys. An encoder's cells go on in the decoder, whose cross-attention reads each cell's own source.
+In a cell's first attention only its changed rows need new queries, keys and values. After it, the cell has its own
+stream at all rows from the first changed position on. The last block computes keys and values everywhere, and all else
+only where something is read. Linear layers take the rows of all cells of a pass at once; attention takes cells that
+share earlier keys. An encoder's cells continue in the decoder, whose cross-attention reads each cell's own source.
 """
 
 from collections.abc import Sequence
@@ -22,16 +22,16 @@ from interp.patching.plain import origins
 from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
 
-Arriving = tuple[Suffix, list[ChangedRows], Tensor]  # cells of one suffix, at its reads
-Fresh = dict[ChangedRows, Rows]  # those that meet their first attention, and the rows that they changed so far
+Arriving = tuple[Suffix, list[ChangedRows], Tensor]  # cells of one suffix, and their stream at its reads
+Fresh = dict[ChangedRows, Rows]  # cells before their first attention, and the rows that they have changed so far
 
 
 @torch.no_grad()
 def resume(model: Transformer, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED) -> dict[Suffix, AtReads]:
-    """One pass that takes cells, in the order of the layers in which they enter, to where they are read.
+    """Run cells, ordered by the layer in which they enter, in one pass to where they are read.
 
-    It gives for each suffix the stream out of the last block at its reads; each reader has its own of the cells that
-    entered, in their order. In the stack that they enter, `tap` sees and edits what `Pass` says.
+    It returns each suffix's stream out of the last block at its reads; each reader has its own cells, in the order in
+    which they entered. In the stack that they enter, `tap` sees and edits what `Pass` describes.
     """
     stack = model.stack(entering[0].suffix.base.stack)
     if entering[0].suffix.onward is not None:
@@ -43,7 +43,7 @@ def resume(model: Transformer, entering: Sequence[ChangedRows], tap: Tap = UNTAP
 
 
 def _last_pass(stack: Stack, entering: Sequence[ChangedRows], tap: Tap) -> "Pass":
-    """The pass through the last blocks that share a device; cells were taken to it through those of other devices."""
+    """The pass through the last blocks that share a device; earlier passes carry cells through other devices."""
     devices = [block.device for block in stack.blocks]
     for layer, (before, device) in enumerate(pairwise(devices), start=1):
         if before != device and entering[0].layer < layer:
@@ -54,29 +54,29 @@ def _last_pass(stack: Stack, entering: Sequence[ChangedRows], tap: Tap) -> "Pass
 
 
 class Pass:
-    """Rows on their way, suffix after suffix; within one cell after cell, in the order in which they entered.
+    """Changed rows on their way through the blocks: by suffix, then by cell in the order of entry.
 
-    All blocks that it runs, to the end or to `last`, and the cells lie on one device.
+    The blocks that it runs, to the end or to `last`, and the cells lie on one device.
 
-    A `tap` gets each layer's `attn.q`, `attn.k` and `attn.v` as they meet, some cells at a time, and `mlp_out`, by row.
+    `tap` gets each layer's `attn.q`, `attn.k`, `attn.v` as they enter scores, some cells at a time; `mlp_out` by row.
     """
 
     def __init__(self, stack: Stack, entering: Sequence[ChangedRows], tap: Tap = UNTAPPED, last: int | None = None):
         self.stack, self.entering, self.tap = stack, entering, tap
         self.last = len(stack.blocks) - 1 if last is None else last
-        self.met: dict[Suffix, list[ChangedRows]] = {entry.suffix: [] for entry in entering}  # an attention already
-        self.rows: Rows = entering[0].rows[:0]  # of those, at all positions
-        self.waiting: Fresh = {}  # entered in the middle of the last block: their rows by now
+        self.met: dict[Suffix, list[ChangedRows]] = {entry.suffix: [] for entry in entering}  # had an attention
+        self.rows: Rows = entering[0].rows[:0]  # rows of `met`, at all positions
+        self.waiting: Fresh = {}  # cells that entered inside the previous block, with their current rows
 
     def out_of_last_block(self) -> list[AtReads]:
-        """The stream out of the last block, of all that entered, at all positions."""
+        """The stream out of the last block, for each entry, at all positions."""
         self._run_blocks(self.last + 1)
         self._meet(self.last + 1, self._fresh(self.last + 1))
         rows = self._by_entry()
         return [rows[entry].view(*entry.place.shape, -1) for entry in self.entering]
 
     def crossing(self, cells: Sequence[ChangedRows], device: torch.device) -> list[ChangedRows]:
-        """The cells, which lie elsewhere as they entered, as they enter the block after the last, on `device`."""
+        """The cells as they enter the block after `last`, on `device`; `cells` are this pass's, on the first device."""
         self._run_blocks(self.last + 1)
         sizes, crossed = [len(self.rows), *map(len, self.waiting.values())], []
         self.rows, *waiting = self._with(self.waiting).to(device).split(sizes)
@@ -87,17 +87,17 @@ class Pass:
         return crossed
 
     def _by_entry(self) -> dict[ChangedRows, Rows]:
-        """All rows of each that met an attention."""
+        """All rows of each entry in `met`."""
         members = [entry for entries in self.met.values() for entry in entries]
         return dict(zip(members, self.rows.split(_counts([entry.place.shape for entry in members])), strict=True))
 
     def at_reads(self) -> dict[Suffix, AtReads]:
-        """The stream out of the last block, of all that entered, where it is read."""
+        """The stream out of the last block, for all cells that entered, where it is read."""
         self._run_blocks(self.last)
         return self._arrived(self._block(self.last, reading=True))
 
     def _arrived(self, parts: Sequence[Arriving]) -> dict[Suffix, AtReads]:
-        """All in the order in which they entered; what nothing changes where it is read is the base run's."""
+        """All cells in the order of entry; reads that a cell does not change are the base run's."""
         streams: dict[Suffix, AtReads] = {}
         met = {suffix: stream for suffix, members, stream in parts if members is self.met[suffix]}
         alone = {members[0]: stream for suffix, members, stream in parts if members is not self.met[suffix]}
@@ -112,7 +112,7 @@ class Pass:
                     pieces.append(entry.at_reads(out, entry.rows))
                 elif entry in alone:
                     pieces.append(torch.where((entry.place.read >= 0)[..., None], alone[entry], plain))
-                else:  # changed in the last block where nothing is read
+                else:  # changed only in the last block, where nothing is read
                     pieces.append(plain.expand(entry.place.n_cells // len(suffix.readers), *plain.shape))
             unreached = suffix.read_positions < suffix.first  # read before the first change
             streams[suffix] = torch.where(unreached[..., None], plain, _cat(pieces))
@@ -127,7 +127,7 @@ class Pass:
             self.waiting = dict(zip(joining, parts[n_met:], strict=True))
 
     def _block(self, layer: int, *, reading: bool = False) -> list[Arriving]:
-        """One block for all that met an attention, its rest for those that enter on the way; or only at reads."""
+        """One block: all of it for cells that are in already, the rest for cells that enter inside; or at reads."""
         block, fresh, parts = self.stack.blocks[layer], self._fresh(layer), list[Arriving]()
         if len(self.rows) or fresh:
             parts += self._attention_at_reads(block, fresh) if reading else self._attention(block, layer, fresh)
@@ -151,7 +151,7 @@ class Pass:
         return {**self.waiting, **{entry: entry.rows for entry in self._entering(layer, INTO)}}
 
     def _attention(self, block: Block, layer: int, fresh: Fresh) -> list[Arriving]:
-        """The stream after the block's attention, at all rows of all that met one by now."""
+        """The stream after the block's attention, at all rows of `met` and fresh cells."""
         attn, tap = block.attn, self.tap.at(str(layer))
         entered = self._enter(attn, layer, fresh, attn.project(block.attention.read(self._with(fresh))))
         groups = [(suffix, *group) for suffix, suffix_groups in entered for group in suffix_groups]
@@ -164,7 +164,7 @@ class Pass:
     def _enter(
         self, attn: Attention, layer: int, fresh: Fresh, parts: Sequence[Tensor]
     ) -> list[tuple[Suffix, list[list[Tensor]]]]:
-        """What was projected of `_with`, as it meets, at all rows, suffix by suffix: those that met, then fresh."""
+        """The projections `parts` of `_with` as they enter scores, at all rows, by suffix: `met`, then fresh cells."""
         split = [part.split([len(self.rows), *(len(rows) for rows in fresh.values())]) for part in parts]
         met, entered = [self._by_suffix(part[0]) for part in split], []
         for number, suffix in enumerate(self.met):
@@ -195,7 +195,7 @@ class Pass:
         return _like(block.attention.add(flat, block.attention.write(attn.out(_cat(z).flatten(-2))), tap), parts)
 
     def _stream_at_reads(self, table: Rows, fresh: Fresh) -> list[Arriving]:
-        """The stream into the last block where it is read; `table` holds all rows that are not the base run's."""
+        """The stream into the last block where it is read; `table` holds all rows that differ from the base run."""
         begin, indices = 0, {suffix: [] for suffix in self.met}
         for suffix, members in self.met.items():
             for entry in members:
@@ -216,7 +216,7 @@ class Pass:
         return _like(stream, parts)
 
     def _meet(self, layer: int, fresh: Fresh) -> None:
-        """Put fresh ones, at all their rows, behind those of their suffix."""
+        """Append fresh cells, with all their rows, to their suffix's cells."""
         if not fresh:
             return
         pieces = []
@@ -227,18 +227,18 @@ class Pass:
         self.rows, self.waiting = torch.cat(pieces), {}
 
     def _with(self, fresh: Fresh) -> Rows:
-        """All rows of those that met an attention, then those that fresh ones changed."""
+        """All rows of `met`, then the changed rows of fresh cells."""
         return _cat([self.rows, *fresh.values()] if len(self.rows) else [*fresh.values()])
 
     def _by_suffix(self, rows: Float[Tensor, "row ..."]) -> list[Float[Tensor, "_ _ _ ..."]]:
-        """Rows of those that met an attention, suffix by suffix."""
+        """Rows of `met`, split by suffix."""
         shapes = [_shape(suffix, members) for suffix, members in self.met.items()]
         parts = zip(rows.split(_counts(shapes)), shapes, strict=True)
         return [part.view(*shape, *rows.shape[1:]) for part, shape in parts]
 
 
 def _cross(block: Block, layer: int, parts: Sequence[Arriving]) -> list[Arriving]:
-    """The stream after the block's cross-attention, at whatever rows."""
+    """The stream after the block's cross-attention, at the rows of `parts`."""
     attn, rows, z = block.cross_attn, _flat(parts), []
     assert attn is not None
     q = attn.project_queries(block.cross.read(rows))
@@ -256,7 +256,7 @@ def _cross(block: Block, layer: int, parts: Sequence[Arriving]) -> list[Arriving
 
 
 def _by_reader(suffix: Suffix, members: Sequence[ChangedRows]) -> list[tuple[slice | Int[Tensor, " cell"], slice]]:
-    """The cells of each reader, of those of `members`, and which of all reads are its own."""
+    """For each reader, its cells among those of `members`, and its slice of all reads."""
     if len(suffix.readers) == 1:
         return [(slice(None), slice(None))]
     return [*zip(suffix.cells_of_readers([entry.place.n_cells for entry in members]), suffix.readers, strict=True)]
@@ -267,7 +267,7 @@ def _flat(parts: Sequence[Arriving]) -> Rows:
 
 
 def _like(rows: Float[Tensor, "row ..."], parts: Sequence[Arriving]) -> list[Arriving]:
-    """Rows as the parts that they lie in."""
+    """Rows split and shaped like `parts`."""
     split = zip(parts, rows.split(_counts([stream.shape[:3] for _, _, stream in parts])), strict=True)
     return [(*part[:2], piece.view(*part[2].shape[:3], *piece.shape[1:])) for part, piece in split]
 

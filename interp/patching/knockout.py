@@ -1,9 +1,9 @@
-"""Does the model need what a head attends to? Claimed keys are hidden from single heads.
+"""Does the model need what a head attends to? We hide claimed keys from single heads.
 
-At a claim's rows the claimed keys are masked, and the softmax moves their mass to other keys. A claim may instead keep
-the pattern, and exchange the claimed keys' values for those of others, or take them out of the head's sum. We measure
-the drop in what is read: the log-probability of the text's next tokens, or what the model's output layer or a probe
-says of some positions.
+At a claim's rows we mask the claimed keys, and the softmax moves their mass to other keys. A claim may instead keep the
+pattern and exchange the claimed keys' values for other keys', or remove them from the head's sum. We measure the drop
+in a read-out: the log-probability of the text's next tokens, or the output of the last layer or a probe at some
+positions.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,10 +29,10 @@ from interp.running import Tokens, run
 from interp.tap import Tap
 from interp.transformer import Transformer
 
-_STEP = 16  # positions: claims that begin within so many go together, and begin where these do
-_LOGITS = 1 << 22  # numbers that the output layer says at a time: 16 MB
-# claims on a text that share a pass, the layers whose heads their keys are hidden from, and which heads: None are all,
-# else those of one layer, each with the place of its claim in the first list
+_STEP = 16  # positions: start positions are rounded down to multiples, so that nearby claims share a pass
+_LOGITS = 1 << 22  # logits computed at a time: 16 MB
+# claims on a text that share a pass, the layers whose heads their keys are hidden from, and the heads: None for all,
+# else (index of the claim in the first list, head) in one layer
 _Heads = list[tuple[int, int]] | None
 _Party = tuple[list[int], range, _Heads]
 _Cells = Bool[Tensor, "claim layer head"]
@@ -50,22 +50,22 @@ def knock_out(
     attention: Attending = "self",
     cells: _Cells | None = None,
 ) -> Float[Tensor, "claim layer head"]:
-    """Drop in what each claim reads, with its keys hidden from one head of one layer at a time, in the read's unit.
+    """Drop in each claim's read-out with its keys hidden from one head at a time, in the read-out's unit.
 
-    (Or exchanged, or removed: `Claim.how`.) Above 0 the head needs the keys. All rows of a claim change at once; `keys`
-    count columns of the batch.
+    (Or exchanged, or removed: `Claim.how`.) Above 0, the model needs the head's attention to the keys. All rows of a
+    claim change at once; `keys` are columns of the batch.
 
     Args:
         model: a transformer, causal or not, or an encoder and a decoder.
         tokens: the texts, padded on the right.
         claims: any number, on any of the texts.
-        output: what the claims' reads read from the final stream (a probe); by default the model's output layer.
-        target: what the decoder reads where there is an encoder, which reads `tokens`.
-        stack: whose heads, by default those of the stack that is read. Claims' rows are positions of its text.
+        output: maps the final stream to what claims read (a probe); by default the model's output layer.
+        target: what the decoder of an encoder-decoder reads; the encoder reads `tokens`.
+        stack: whose heads, by default the last stack's. Claims' rows are positions of its text.
         attention: `self`, or `cross`: then the claims' keys are positions of the source.
-        cells: for which heads each claim is measured, by default all; the others are NaN.
+        cells: for which heads to measure each claim, by default all; the others are NaN.
 
-    A claim outside its text, or that leaves a row nothing else to attend to, is an `InputError`.
+    A claim outside its text, or one that leaves a row no other key, is an `InputError`.
     """
     if not isinstance(model, Transformer):
         options = {"target": target, "stack": stack, "attention": attention, "cells": cells}
@@ -91,10 +91,10 @@ def knock_out(
 def knock_out_together(
     model: Model, tokens: Tokens, claims: Sequence[Claim], heads: Sequence[Heads], output: nn.Linear | None = None
 ) -> Float[Tensor, " claim"]:
-    """Drop in what each claim reads, with its keys changed in several heads at once, in the read's unit.
+    """Drop in each claim's read-out with its keys changed in several heads at once, in the read-out's unit.
 
-    `heads` are, for each claim, (layer, head) pairs of a model of one stack; other arguments are those of `knock_out`.
-    Heads that do the same compensate for each other: the drop may exceed the sum of all single ones.
+    `heads` are, for each claim, (layer, head) pairs; the model has one stack. For the other arguments see `knock_out`.
+    Redundant heads compensate for each other, so the drop may exceed the sum of the single heads' drops.
     """
     texts, config = ClaimedTexts(model, tokens, claims, output), model.config.last
     if len(heads) != len(claims) or not all(heads):
@@ -138,7 +138,7 @@ def knock_out_by_forward(
     attention: Attending = "self",
     cells: _Cells | None = None,
 ) -> Float[Tensor, "claim layer head"]:
-    """`knock_out` with one whole forward pass for each claim and head."""
+    """`knock_out` with one whole forward pass per claim and head."""
     texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     shape = _shape(texts, claims, cells)
     cells = torch.ones(shape, dtype=torch.bool) if cells is None else cells
@@ -150,7 +150,7 @@ def knock_out_by_forward(
 
 
 def _by_forward(texts: ClaimedTexts, output: nn.Linear | None, changes: Iterable[tuple[Claim, Heads]]) -> Tensor:
-    """The drop of each claim with its keys changed in some heads."""
+    """Each claim's drop with its keys changed in its heads."""
     model, (inputs, target) = texts.model, texts.inputs
     site = "logits" if output is None else f"{last_stack(model)}.resid_final"
     plain = run(model, inputs, capture=site, target=target)[site]
@@ -173,7 +173,7 @@ def _shape(texts: ClaimedTexts, claims: Sequence[Claim], cells: _Cells | None) -
 
 
 def _plain_values(claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun, output: nn.Linear) -> list[Tensor]:
-    """What each claim reads where nothing changes; claims that share a `Read` share the output layer's work."""
+    """What each claim reads in the plain run; claims that share a `Read` share the output layer's work."""
     names = [(claim.prompt, id(read)) for claim, read in zip(claims, reads, strict=True)]
     unique = dict(zip(names, reads, strict=True))
     values = read_out(base.final, [prompt for prompt, _ in unique], [*unique.values()], output)
@@ -183,7 +183,7 @@ def _plain_values(claims: Sequence[Claim], reads: Sequence[Read], base: PlainRun
 def read_out(
     final: Tensor, prompts: Sequence[int], reads: Sequence[Read], output: nn.Linear, first: int = 0
 ) -> list[Tensor]:
-    """What is read of some prompts' final streams, which begin at position `first`; few logits at a time."""
+    """Read-outs of some prompts' final streams, which begin at position `first`; few logits at a time."""
     values, sizes = [], [len(read.positions) for read in reads]
     for lot in fitting(range(len(reads)), sizes.__getitem__, _LOGITS // output.out_features):
         rows = [prompts[index] for index in lot for _ in range(sizes[index])]
@@ -194,7 +194,7 @@ def read_out(
 
 
 def _span(texts: ClaimedTexts, claim: Claim) -> range:
-    """The positions that a claim can change and that matter to what it reads."""
+    """The positions that a claim can change and that its read-out depends on."""
     if not texts.patch_site.causal:
         return range(int(texts.rows.lengths[claim.prompt]))
     positions = claim.queries if claim.read is None else claim.read.positions
@@ -204,12 +204,12 @@ def _span(texts: ClaimedTexts, claim: Claim) -> range:
 def _parties(
     texts: ClaimedTexts, claims: Sequence[Claim], spans: Sequence[range], cells: _Cells | None
 ) -> Iterator[_Party]:
-    """All heads of claims with about the same span, as many layers at once as fit; or some heads, a layer at a time."""
+    """Claims with similar spans: all heads, with as many layers as fit; or the heads in `cells`, layer by layer."""
     config, limit = texts.model.config.stacks[texts.patch_site.stack], rows_at_once(texts.model, 3)
     onward = 0 if texts.patch_site.stack == last_stack(texts.model) else texts.ends.ids.shape[1]
     prompts, lengths = [claim.prompt for claim in claims], [*map(len, spans)]
     order = sorted(range(len(claims)), key=lambda index: (prompts[index], spans[index].start, spans[index].stop))
-    if cells is None:  # the last layers' cells are not carried at all their rows
+    if cells is None:  # the last layers' cells do not carry all their rows
         carried = [max(0, config.n_layers - 2) * length + config.n_layers * onward for length in lengths]
         rows = [config.n_heads * (2 * len(claim.queries) + n) for claim, n in zip(claims, carried, strict=True)]
         for party in fitting(order, rows.__getitem__, limit, prompts.__getitem__):
@@ -227,9 +227,9 @@ def _parties(
 
 
 class ChangedKeys(Movable):
-    """Claims on one text, and how they change the mix of values of every head at their rows, each head by itself.
+    """Claims on one text, and how they change each head's mix of values at their rows, each head alone.
 
-    `base` is the run of all texts; of a causal stack that is read only `last` positions matter, None: all.
+    `base` is the run of all texts. If the last stack is causal, only the first `last` positions are kept (None: all).
     """
 
     def __init__(self, texts: ClaimedTexts, base: PlainRun, claims: Sequence[Claim], last: int | None = None):
@@ -243,7 +243,7 @@ class ChangedKeys(Movable):
         self.model, self.blocks = model, model.stack(patch_site.stack).blocks
         device, sizes = model.device, torch.tensor([len(claim.queries) for claim in claims])
         self.rows = torch.cat([claim.queries for claim in claims]).to(device)
-        self.claim = torch.arange(len(claims)).repeat_interleave(sizes).to(device)  # of each row
+        self.claim = torch.arange(len(claims)).repeat_interleave(sizes).to(device)  # each row's claim
         self.visibility = visibility_of(model, self.base, patch_site.attention, self.rows)
         length = self.visibility.n_keys
         claimed = torch.cat([claim.keys[:, :length] for claim in claims]).to(device)
@@ -253,7 +253,7 @@ class ChangedKeys(Movable):
         self.substitutes = torch.cat([each[:, :length] for each in keys]).to(device)
 
     def dz(self, layer: int) -> Float[Tensor, "head row d_head"]:
-        """The change of each head's mix at the claimed rows of a layer, with its own claimed keys changed."""
+        """The change of each head's mix (z) at a layer's claimed rows, with its own claimed keys changed."""
         attn, plain = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
         here = self.to(self.blocks[layer].device)
         edits = {"scores": lambda rows: rows.masked_fill(here.masked, -torch.inf)}
@@ -263,7 +263,7 @@ class ChangedKeys(Movable):
         return (z - plain["z"][:, here.rows])[0].transpose(0, 1)
 
     def written(self, layer: int) -> Float[Tensor, "head row d_model"]:
-        """The same, as it is written into the stream."""
+        """`dz` as each head writes it into the stream."""
         attn, _ = attention_parts(self.blocks[layer], self.base, layer, self.patch_site.attention)
         return self.dz(layer) @ attn.W_O
 
@@ -271,7 +271,7 @@ class ChangedKeys(Movable):
 def _hidden_values(
     changed: ChangedKeys, reads: Sequence[Read], layers: range, cells: _Heads, output: nn.Linear
 ) -> Iterator[Float[Tensor, "layer cell"]]:
-    """What is read with keys hidden from each head of some layers, claim by claim; or from `cells` (claim, head)."""
+    """Read-outs with keys hidden from each head of some layers, claim by claim; or for `cells`, each (claim, head)."""
     model, base, rows, claim, device = changed.model, changed.base, changed.rows, changed.claim, changed.model.device
     attention, n_heads, first = changed.patch_site.attention, model.config.stacks[base.stack].n_heads, int(rows.min())
     if cells is None:
@@ -279,7 +279,7 @@ def _hidden_values(
         cell = claim * n_heads + torch.arange(n_heads, device=device)[:, None]  # head row
     else:
         rows_of = [(claim == index).nonzero()[:, 0] for index in range(len(reads))]
-        picked = torch.cat([head * len(rows) + rows_of[index] for index, head in cells])  # of head x row
+        picked = torch.cat([head * len(rows) + rows_of[index] for index, head in cells])  # index into head x row
         sizes = torch.tensor([len(rows_of[index]) for index, _ in cells])
         cell = torch.arange(len(cells)).repeat_interleave(sizes).to(device)
         rows, reads = rows[picked % len(rows)], [reads[index] for index, _ in cells]

@@ -1,4 +1,4 @@
-"""What is read after a patch. A metric says which positions and tokens it needs, so that nothing else is computed."""
+"""What is read after a patch. Each metric names the positions and tokens it needs; nothing else is computed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from interp.patching.patch_sites import last_stack
 from interp.tokens import Positions, TokenBatch
 from interp.transformer import Transformer
 
-ANSWERS = "logit_difference"  # the metric that says whether the model does the task
-_NO_TOKEN = -1  # in the place of padding
+ANSWERS = "logit_difference"  # the metric that shows whether the model does the task
+_NO_TOKEN = -1  # stands for padding
 
 
 @dataclass(frozen=True)
 class Readout:
-    """A metric made ready for some pairs.
+    """A metric prepared for some pairs.
 
-    `value` turns logits, `... prompt read token`, and `reference`, one entry a prompt, into one number a prompt.
+    `value` maps logits, `... prompt read token`, and `reference` (one entry per prompt) to one number per prompt.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Readout:
         return self.value(logits, self.reference)
 
     def at_reads(self, x: Float[Tensor, "*cells prompt position width"]) -> Float[Tensor, "*cells prompt read width"]:
-        """Of all positions those that it reads."""
+        """`x` at the positions that the metric reads."""
         return x[..., torch.arange(x.shape[-3], device=x.device)[:, None], self.positions, :]
 
     def from_logits(self, logits: Float[Tensor, "*cells prompt position d_vocab"]) -> Tensor:
@@ -57,14 +57,14 @@ class Readout:
 
 @dataclass(frozen=True)
 class Metric:
-    """A number a prompt, read from logits. `prepare` fits it to a model and its pairs."""
+    """One number per prompt, read from logits. `prepare` fits it to a model and its pairs."""
 
     name: str
     prepare: Callable[[Model, Pairs], Readout]
 
 
 def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> list[Readout]:
-    """One or several metrics made ready for some pairs, if the model has logits and the pairs fit it."""
+    """Metrics prepared for some pairs; an InputError if the model has no logits or the pairs do not fit it."""
     listed: list[Any] = list(metrics) if isinstance(metrics, Sequence) and not isinstance(metrics, str) else [metrics]
     if strange := [each for each in listed if not isinstance(each, Metric)]:
         raise InputError(f"expected a metric, as logit_difference() gives it; got {strange[0]!r}")
@@ -75,7 +75,7 @@ def prepared(model: Model, pairs: Pairs, metrics: Metric | Sequence[Metric]) -> 
 
 
 def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tensor]:
-    """Metrics by name, each one finite number a prompt, or refused."""
+    """The same values, if each metric has one finite number per prompt; otherwise an InputError."""
     for name, value in values.items():
         if (shape := tuple(value.shape)) != (n_prompts,):
             raise InputError(f"metric {name} must give one number a prompt: expected ({n_prompts},), got {shape}")
@@ -86,9 +86,9 @@ def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tenso
 
 
 def logit_difference(right: Answer | None = None, wrong: Answer | None = None) -> Metric:
-    """Logit of the right answer minus that of the wrong one, at the last position.
+    """The right answer's logit minus the wrong one's, at the last position.
 
-    Answers are one token for all prompts (`" he"`) or one a prompt (texts or ids); by default the pairs' own.
+    Answers are one token for all prompts (`" he"`) or one per prompt (texts or ids); by default the pairs' own.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
@@ -109,7 +109,7 @@ def probability(answer: Answer | None = None) -> Metric:
 
 
 def rank(answer: Answer | None = None) -> Metric:
-    """How many tokens are likelier than the answer at the last position: 0 where it is the likeliest."""
+    """How many tokens are likelier than the answer at the last position; 0 if it is the likeliest."""
     return _of_answer("rank", answer, lambda logits, ids: (logits > logits.gather(-1, ids)).sum(-1).to(logits.dtype))
 
 
@@ -140,10 +140,10 @@ def kl_divergence() -> Metric:
 
 
 def next_token_loss() -> Metric:
-    """Mean loss of the clean prompt's next tokens, in nats a token: cross-entropy at all positions but the last.
+    """Mean loss of the clean prompt's next tokens, in nats per token: cross-entropy at all positions but the last.
 
-    Corrupted and patched prompts are scored on the same tokens. Tables and the command line call it `loss`;
-    `interp.loss(model, text)` is the same for a text of any length.
+    Corrupted and patched prompts are scored on the same tokens. Tables and the command line call it `loss`.
+    `interp.loss(model, text)` computes the same for a text of any length.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
@@ -151,7 +151,7 @@ def next_token_loss() -> Metric:
         if int(text.lengths.min()) < 2:
             raise InputError("a loss needs next tokens: expected prompts of two tokens or more, got one of a single")
         columns = torch.arange(text.ids.shape[1] - 1, device=text.ids.device)
-        positions = torch.minimum(columns, text.lengths[:, None] - 2)  # a shorter prompt's are read again, and left out
+        positions = torch.minimum(columns, text.lengths[:, None] - 2)  # shorter prompts repeat one, masked below
         following = text.ids[:, 1:].masked_fill(~text.mask[:, 1:], _NO_TOKEN)
 
         def read(logits: Tensor, following: Tensor) -> Tensor:
@@ -174,7 +174,7 @@ def function(
     """Any function of the logits (`... prompt read d_vocab`) at some positions of each prompt, by default its last.
 
     `positions` are as in `logit_lens`; a tensor `prompt read` gives each prompt its own. The function gets some prompts
-    at a time and must treat each alone. `reference`, one entry a prompt, is its second argument.
+    at a time and must treat each independently. `reference`, one entry per prompt, is its second argument.
     """
 
     def prepare(model: Model, pairs: Pairs) -> Readout:
@@ -186,7 +186,7 @@ def function(
 
 
 def last_logits(model: Model, batch: TokenBatch, target: TokenBatch | None = None) -> Float[Tensor, "prompt d_vocab"]:
-    """Logits at each prompt's last position; of its target where the model has an encoder and a decoder."""
+    """Logits at each prompt's last position; in an encoder-decoder, at its target's."""
     with torch.no_grad():
         logits = model(batch, target=target)
     assert logits is not None

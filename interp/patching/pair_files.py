@@ -1,4 +1,4 @@
-"""How are minimal pairs written down? Columns of texts, of a CSV file or typed, and the one rule for their answers."""
+"""How are minimal pairs written down? In columns of texts, from a CSV file or typed, with one rule for answers."""
 
 import csv
 import io
@@ -17,11 +17,11 @@ from interp.indices import is_number
 from interp.tokens import Span, Tokenizer
 
 COLUMNS = ("clean", "corrupt", "answer", "wrong")
-FIXED = ("target", "source")  # what the decoder, or else the encoder, reads for both prompts of a pair
-TEMPLATE = "template"  # the name of a column that says which pairs are of one
-POSITION = "position:"  # begins the name of a column of named positions
+FIXED = ("target", "source")  # what the decoder (or the encoder) reads for both prompts of a pair
+TEMPLATE = "template"  # the column with each pair's template
+POSITION = "position:"  # prefix of columns with named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
-_LARGEST = 1 << 26  # bytes of a file of pairs
+_LARGEST = 1 << 26  # largest file of pairs, in bytes
 Place = int | str | Span | Callable[[str], int | str | Span]
 """A token of a prompt: its position (negative from the end), a word or words that occur once, (first character, the one
 after the last), or a function of the prompt's text that gives one of these. Several tokens stand for their last."""
@@ -33,7 +33,7 @@ Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 def read_columns(
     file: str | Path, required: Sequence[str] = COLUMNS, also: Sequence[str] = (*FIXED, TEMPLATE)
 ) -> dict[str, list[str]]:
-    """The columns of a CSV file of pairs: those `required`, those in `also` that it has, and `position:NAME`."""
+    """The columns of a CSV file of pairs: the `required` ones, any of `also`, and `position:NAME`."""
     if not Path(file).is_file():
         raise InputError(f"no file {file}: expected a CSV file of prompts")
     try:
@@ -59,12 +59,12 @@ def read_columns(
 
 
 def with_space(prompt: str, answer: str) -> str:
-    """The answer as it continues the prompt: a bare word gets the space that a shell, or a cell of a table, strips."""
+    """The answer as it continues the prompt: a bare word gets the space that a shell or a table cell strips."""
     return f" {answer}" if answer[:1].isalpha() and not prompt[-1:].isspace() else answer
 
 
 def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequence[str]) -> None:
-    """Warn where an answer follows a word without a space, and would be another token with one."""
+    """Warn if an answer follows a word without a space and would be another token with one."""
     pairs = [pair for column in answers for pair in zip(prompts, column, strict=True)]
     pairs = [(prompt, answer) for prompt, answer in pairs if answer[:1].isalnum() and prompt[-1:].isalnum()]
     glued = [pair for pair in pairs if tokenizer.continuation(pair[1]) != tokenizer.continuation(f" {pair[1]}")]
@@ -76,7 +76,7 @@ def warn_of_glued(tokenizer: Tokenizer, prompts: Sequence[str], *answers: Sequen
 
 
 def warn_of_pieces(tokenizer: Tokenizer, answers: Sequence[tuple[str, str]]) -> None:
-    """Warn if only one of several pieces of a right or wrong answer is scored, as in a misspelt word."""
+    """Warn if an answer has more pieces than the one that is scored, as a misspelt word has."""
     parts = []
     for pair in answers:
         right, wrong = map(tokenizer.continuation, pair)
@@ -111,7 +111,7 @@ def unmarked(text: str) -> tuple[str, dict[str, Span]]:
 
 
 def place(cell: Any) -> int | str:
-    """What a cell of a column of positions says: a number, or a word of the clean prompt."""
+    """The content of a position cell: a number, or a word of the clean prompt."""
     text = str(cell)
     try:
         return int(text) if len(text) < 20 else text
@@ -120,7 +120,7 @@ def place(cell: Any) -> int | str:
 
 
 def each_place(named: NamedPlaces, n_prompts: int) -> dict[str, list[Place | None]]:
-    """The places of each prompt."""
+    """Each name's places, one per prompt."""
     columns: dict[str, list[Place | None]] = {}
     for name, place in named.items():
         if isinstance(place, int | str | tuple) or is_number(place) or callable(place):
@@ -133,7 +133,7 @@ def each_place(named: NamedPlaces, n_prompts: int) -> dict[str, list[Place | Non
 
 
 def position_of(name: str, place: Place | None, text: str, spans: Sequence[Span], n_special: int, length: int) -> int:
-    """The position of a place in a prompt of `length` tokens: special ones, then the text's, with their `spans`."""
+    """The position of a place in a prompt of `length` tokens: `n_special` special ones, then those with `spans`."""
     if place is None:
         raise InputError(f"no {name} is marked in {text!r}: expected {{{name}:words}}")
     if callable(place):

@@ -1,4 +1,4 @@
-"""Minimal pairs: a clean prompt, a corrupted one that differs in a few tokens, and the answers that tell them apart."""
+"""Minimal pairs: a clean prompt, a corrupted one that differs in a few tokens, and the right and wrong answers."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,26 +20,26 @@ from interp.tokens import Span, TokenBatch, Tokenizer, describe
 
 _NAMES = "each token replaces one of the other prompt, so reword one (named positions align one pair with another)"
 Answer = str | Sequence[str] | int | Sequence[int] | Int[Tensor, "*prompt"]
-Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, where there are two, the decoder
+Inputs = tuple[TokenBatch, TokenBatch | None]  # what the first stack reads and, if there are two, the decoder
 
 
 @dataclass(frozen=True, repr=False)
 class Pairs(Result):
-    """Prompts in pairs of equally many tokens, padded on the right.
+    """Prompts in pairs of equal length in tokens, padded on the right.
 
-    An encoder-decoder reads two texts, of which both prompts share one: the decoder's (`target`), where clean and
-    corrupted are what the encoder reads, or the encoder's (`source`), where the decoder reads them.
+    An encoder-decoder reads two texts, and both prompts share one of them: the decoder's (`target`) if the encoder
+    reads clean and corrupted, or the encoder's (`source`) if the decoder reads them.
 
-    `positions` name tokens of the texts that differ, one position a prompt. Where pairs have names, position axes count
-    these, in their order.
+    `positions` name tokens of the texts that differ, one position per prompt. If pairs name positions, position axes
+    have these names as entries, in their order.
     """
 
     clean: TokenBatch
     corrupt: TokenBatch
     right: Int[Tensor, " prompt"] | None = None  # ids of the answers after the clean prompt
-    wrong: Int[Tensor, " prompt"] | None = None  # and after the corrupted one; None where a metric brings its own
+    wrong: Int[Tensor, " prompt"] | None = None  # and after the corrupted one; None if a metric brings its own
     left_out: Counter[str] = field(default_factory=Counter)  # pairs that could not be used, by reason
-    kept: tuple[int, ...] = ()  # the others' places among the pairs that were offered
+    kept: tuple[int, ...] = ()  # the used pairs' indices among all that were offered
     target: TokenBatch | None = None
     source: TokenBatch | None = None
     positions: Mapping[str, Int[Tensor, " prompt"]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Pairs(Result):
         return {name: batch for name, batch in texts.items() if batch is not None}
 
     def check_fixed(self) -> None:
-        """Refuse a text that does not differ unless it fits."""
+        """Raise an InputError unless the shared text, if any, fits the pairs."""
         if len(self._fixed) > 1:
             raise InputError("one text differs and the other does not: expected a target or a source, got both")
         for name, texts in self._fixed.items():
@@ -75,7 +75,7 @@ class Pairs(Result):
         return len(self.clean.ids)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """How many pairs, where they differ, what they name and what was left out."""
+        """How many pairs, where they differ, which positions they name, and what was left out."""
         first, last = int(self.first_changed.min()), int(self.first_changed.max())
         facts = {"first difference": f"at position {first}" + f" to {last}" * (last > first)}
         facts["answers"] = "none" if self.right is None else "one right" + " and one wrong" * (self.wrong is not None)
@@ -96,7 +96,7 @@ class Pairs(Result):
 
     @property
     def last(self) -> Int[Tensor, " prompt"]:
-        """The last position of each text that the output layer reads: of the target where there are two."""
+        """The last position of each text that the output layer reads (the target if there are two)."""
         return (self.clean if self.target is None else self.target).lengths - 1
 
     @property
@@ -107,15 +107,15 @@ class Pairs(Result):
         return (self.clean, self.target), (self.corrupt, self.target)
 
     def read_by(self, stack: str) -> TokenBatch:
-        """What a stack reads for the clean prompts; for the corrupted ones it is as long."""
+        """What a stack reads for the clean prompts; it has the same length for the corrupted ones."""
         return text_read(self.inputs[0], stack)
 
     def differing(self, stack: str) -> str:
-        """The stack that reads what differs; of models of one stack that stack."""
+        """The stack that reads what differs; `stack` itself if the model has only one."""
         return "decoder" if self.source is not None else "encoder" if self.target is not None else stack
 
     def first_reached(self, stack: str) -> Int[Tensor, " prompt"]:
-        """The first position at which a causal stack can tell each pair apart: all of them where an encoder can."""
+        """The first position at which a causal stack can tell each pair apart: 0 if the encoder reads what differs."""
         return torch.zeros_like(self.last) if self.target is not None and stack == "decoder" else self.first_changed
 
     def to(self, device: torch.device) -> "Pairs":
@@ -129,13 +129,13 @@ class Pairs(Result):
         return replace(pairs, kept=rows)
 
     def _changed(self, change: Callable[[Any], Any]) -> "Pairs":
-        """Every text, answer and position changed alike."""
+        """Apply `change` to every text, answer and position."""
         parts = {name: getattr(self, name) for name in ("clean", "corrupt", "target", "source", "right", "wrong")}
         changed = {name: None if part is None else change(part) for name, part in parts.items()}
         return replace(self, **changed, positions={name: change(at) for name, at in self.positions.items()})
 
     def swapped(self) -> "Pairs":
-        """Clean and corrupted, right and wrong, exchanged."""
+        """The pairs with clean and corrupted, and right and wrong, exchanged."""
         return replace(self, clean=self.corrupt, corrupt=self.clean, right=self.wrong, wrong=self.right)
 
     @staticmethod
@@ -150,9 +150,9 @@ class Pairs(Result):
         source: Tensor | None = None,
         positions: NamedPlaces | None = None,
     ) -> "Pairs":
-        """Pairs from ids, prompt x position, taken as they are; `right` and `wrong` are one id each, or one for all.
+        """Pairs from ids, prompt x position, used unchanged; `right` and `wrong` are one id per pair, or one for all.
 
-        `target` and `source` are those of `Pairs`: one for each pair, or one for all; so are `positions`, in numbers.
+        `target` and `source` (see `Pairs`) and `positions`, as numbers, are also one per pair, or one for all.
         Prompts of unequal length or identical, and ids outside the vocabulary, are an `InputError`.
         """
         stack = differing(model, target, source)
@@ -182,13 +182,13 @@ class Pairs(Result):
         positions: NamedPlaces | None = None,
         drop: bool = False,
     ) -> "Pairs":
-        """Pairs from texts with one right and one wrong answer each, given as they continue the prompt (`" he"`).
+        """Pairs from texts with one right and one wrong answer each, spelt as they continue the prompt (`" he"`).
 
-        An answer is scored at the first piece in which the two differ; pieces that they share follow both prompts. With
-        `drop`, unusable pairs (of unequal length, identical, too long, without such a piece) are left out and counted
-        instead of raising. For an encoder-decoder, clean and corrupted texts are sources and answers continue `target`
-        (by default nothing); or they are targets, and the encoder reads `source`. `positions` name tokens of the clean
-        prompts, each by one `Place` for all or a list with one a prompt: `{"S2": ["John", "Mary"], "END": -1}`.
+        Answers are scored at the first piece in which the two differ; pieces that they share are appended to both
+        prompts. With `drop`, unusable pairs (unequal length, identical, too long, no differing piece) are left out and
+        counted instead of raising. For an encoder-decoder, clean and corrupted texts are sources and answers continue
+        `target` (empty by default); or they are targets, and the encoder reads `source`. `positions` name tokens of the
+        clean prompts, by one `Place` for all or a list with one per prompt: `{"S2": ["John", "Mary"], "END": -1}`.
         """
         check_model(model)
         texts = clean, corrupt, right, wrong
@@ -201,7 +201,7 @@ class Pairs(Result):
 
     @staticmethod
     def from_csv(model: Model, file: str | Path, *, drop: bool = False, as_typed: bool = False) -> "Pairs":
-        """Pairs from a CSV file, as `interp patch --pairs FILE` reads it; `from_columns` says how."""
+        """Pairs from a CSV file, as `interp patch --pairs FILE` reads it; see `from_columns`."""
         columns = pair_files.read_columns(file)
         return Pairs.from_columns(model, columns, drop=drop, as_typed=as_typed, file=Path(file).name)
 
@@ -215,12 +215,12 @@ class Pairs(Result):
         as_typed: bool = False,
         file: str | None = None,
     ) -> "Pairs":
-        """Pairs from columns clean, corrupt, answer, wrong, and target or source where the model reads two texts.
+        """Pairs from columns clean, corrupt, answer, wrong, and target or source if the model reads two texts.
 
-        A bare word as answer gets the space that tables and shells strip, unless the prompt ends in one. Tokens are
-        named by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers or of words that occur there
-        once, or by `positions`, as in `from_texts`. `as_typed` takes texts as they are: without added spaces, and with
-        their braces. `file` is what errors call the table.
+        An answer that is a bare word gets the space that tables and shells strip, unless the prompt ends in one. Name
+        tokens by `{NAME:words}` in the clean prompt, by a column `position:NAME` of numbers or words that occur there
+        once, or by `positions`, as in `from_texts`. `as_typed` uses texts unchanged: it adds no spaces and keeps
+        braces. `file` is the table's name in errors.
         """
         texts = {name: [*columns[name]] for name in (*COLUMNS, *FIXED) if name in columns}
         named = each_place(positions or {}, len(texts["clean"]))
@@ -257,7 +257,7 @@ def _from_rows(
     *,
     glue: bool = False,
 ) -> Pairs:
-    """Pairs of texts, answers and named places; `fixed` are targets or sources; answers may `glue` to a word."""
+    """Pairs from texts, answers and named places; `fixed` has targets or sources; `glue` allows glued answers."""
     n_rows = len(texts[0])
     if len(model.config.stacks) > 1 and not fixed:
         fixed = {"target": [""] * n_rows}
@@ -295,28 +295,28 @@ def _reasons(left_out: Counter[str]) -> str:
 
 
 class _UnusableError(InputError):
-    """A pair that cannot be used, and why."""
+    """Why a pair cannot be used."""
 
 
 def check_padding(name: str, batch: TokenBatch) -> None:
-    """Refuse texts with padding before them."""
+    """Raise an InputError if texts are padded on the left."""
     if batch.padded and not bool(batch.mask[:, 0].all()):
         raise InputError(f"{name} are padded on the right: expected a real token in the first column of each")
 
 
 def text_read(inputs: Inputs, stack: str) -> TokenBatch:
-    """What a stack reads of one text or two."""
+    """The text that a stack reads, out of one or two."""
     first, second = inputs
     return first if second is None or stack == "encoder" else second
 
 
 def answers_in(model: Model) -> Tokenizer | None:
-    """The tokenizer of what the output layer says."""
+    """The tokenizer of the output vocabulary."""
     return model.tokenizer if len(model.config.stacks) == 1 else model.target_tokenizer
 
 
 def answer_ids(model: Model, answer: Answer, n_prompts: int, name: str = "answer") -> Int[Tensor, " prompt"]:
-    """One token a prompt."""
+    """Answers as ids, one per prompt, checked against the vocabulary."""
     ids: Any = answer
     if isinstance(answer, str) or (isinstance(answer, Sequence) and any(isinstance(each, str) for each in answer)):
         if (tokenizer := answers_in(model)) is None:
@@ -345,7 +345,7 @@ def differing(model: Model, target: object, source: object) -> str:
 def _pair(
     model: Model, row: Sequence[str], kind: str, fixed: str | None, named: Mapping[str, Place | None]
 ) -> tuple[list[int], list[int], int, int, list[int], list[int]]:
-    """Ids of both prompts, of the differing answer pieces and of the text that does not differ; the named positions."""
+    """Ids of both prompts, the differing answer pieces and the shared text; the named positions."""
     (clean, corrupt, right, wrong), tokenizer, answering = row, model.tokenizer, answers_in(model)
     if tokenizer is None or answering is None:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
@@ -387,7 +387,7 @@ def _pair(
 
 
 def _shared(right: Sequence[int], wrong: Sequence[int], names: str, unknown: int | None) -> int:
-    """How many pieces two answers begin with alike."""
+    """How many initial pieces two answers share."""
     if (shared := pair_files.first_difference(right, wrong)) is not None:
         if unknown in (right[shared], wrong[shared]):
             raise _UnusableError(f"the vocabulary lacks an answer: check the spelling of {names}")

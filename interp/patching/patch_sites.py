@@ -1,4 +1,4 @@
-"""What can be patched or ablated: one site in every layer of one stack, its axes, and which text an axis counts."""
+"""What can be patched or ablated: one site in every layer of a stack, its axes, and the text that an axis counts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ Attending = Literal["self", "cross"]
 StackName = Literal["encoder", "decoder"]
 _HEADS = ("q", "k", "v", "z", "scores", "pattern")
 IN_ATTENTION = (*_HEADS, "normalized", "rot_q", "rot_k")
-_IN_CROSS = ("resid_cross", "cross_attn_out")  # of the stream, around cross-attention
-OUTSIDE = ("embed", "resid_final", "logits")  # of no layer: they count as a single one
-OF_ROWS = ("scores", "pattern")  # what a query gives each key
-# the engine knows what a patch of these does to the stream; other cells resume with an edit
+_IN_CROSS = ("resid_cross", "cross_attn_out")  # stream sites around cross-attention
+OUTSIDE = ("embed", "resid_final", "logits")  # outside the layers: they count as one layer
+OF_ROWS = ("scores", "pattern")  # a number per query and key
+# the engine computes what patching these does to the stream; other cells resume the run with an edit
 _ENGINE = ("resid_pre", "resid_mid", "resid_post", "attn_out", "mlp_out", "mlp.post", *_IN_CROSS, *_HEADS)
-SITE_AXES = {"neuron": "d_mlp"}  # what an axis of cells is called at a site
+SITE_AXES = {"neuron": "d_mlp"}  # an axis of cells, and its name in activations
 _COUNTED = ("head", "position", "query", "key", "neuron", "expert")  # axes that may tell cells apart
 
 
 def site_name(stack: str, layer: int, site: str, attention: Attending = "self") -> str:
-    """The full name of a patchable site (`z`, `resid_pre`, `mlp.post`) in one layer, or of one outside the layers."""
+    """The full name of a patchable site (`z`, `resid_pre`, `mlp.post`) in one layer, or outside the layers."""
     if site in OUTSIDE:
         return site if site == "logits" else f"{stack}.{site}"
     prefix = {"self": "attn.", "cross": "cross_attn."}[attention] if site in IN_ATTENTION else ""
@@ -30,9 +30,9 @@ def site_name(stack: str, layer: int, site: str, attention: Attending = "self") 
 
 @dataclass(frozen=True)
 class PatchSite:
-    """One site in all layers of a stack; `attention` is `cross` for what lies in or around cross-attention.
+    """One site in all layers of a stack; `attention` is `cross` for sites in or around cross-attention.
 
-    `axes` and `sizes` are those of its activations after `prompt`, a size None where the text decides.
+    `axes` and `sizes` describe its activations after `prompt`; a size is None if it depends on the text.
     """
 
     stack: StackName
@@ -48,7 +48,7 @@ class PatchSite:
     def from_name(
         model: Model, site: str, by: Sequence[str] = ("layer",), stack: str | None = None, attention: str = "self"
     ) -> "PatchSite":
-        """The site of `stack`, by default of the stack that the output layer reads, and in which attention."""
+        """The named site in `stack` (by default the one that the output layer reads) and the given attention."""
         stacks = model.config.stacks
         stack = stack or last_stack(model)
         if stack not in stacks:
@@ -74,12 +74,12 @@ class PatchSite:
 
     @property
     def counting(self) -> list[str]:
-        """The axes, after `layer`, by which cells may be told apart."""
+        """The axes, after `layer`, that cells may have."""
         return [axis for axis in self.axes if axis in _COUNTED]
 
     @property
     def units(self) -> list[str]:
-        """Those of them that no text counts: heads, neurons, experts."""
+        """The axes in `counting` whose size no text decides: heads, neurons, experts."""
         return [axis for axis in self.counting if self.size(axis) is not None]
 
     @property
@@ -97,26 +97,26 @@ class PatchSite:
         return [self.name(layer) for layer in range(self.n_layers)]
 
     def in_engine(self, by: Sequence[str]) -> bool:
-        """Whether the engine has a shorter way for cells on these axes than to resume with an edit."""
+        """Whether the engine handles cells on these axes, so that they need not resume with an edit."""
         return self.site in _ENGINE and not (self.coupled and self.site in {"q", "k"} and "head" in by)
 
     @property
     def of_keys(self) -> bool:
-        """Whether its positions are those that are attended to."""
+        """Whether its positions are key positions."""
         return self.site in {"k", "v", "rot_k"}
 
     def counted(self, axis: str) -> str:
-        """The stack whose text an axis counts: keys of cross-attention are the encoder's positions."""
+        """The stack whose text an axis counts; cross-attention's keys are positions of the encoder."""
         keys = axis == "key" or (axis == "position" and self.of_keys)
         return "encoder" if self.attention == "cross" and keys else self.stack
 
     def size(self, axis: str) -> int | None:
-        """How many entries an axis has; None where the text decides."""
+        """How many entries an axis has; None if it depends on the text."""
         return self.n_layers if axis == "layer" else self.sizes[self.axes.index(axis)]
 
 
 def _patchable(model: Model, stack: str, attention: str) -> list[str]:
-    """What can be patched in a stack, without the insides of its cross-attention; or in and around that."""
+    """The patchable sites of a stack: in and around its cross-attention, or all others."""
     sites, config = model.sites, model.config.stacks[stack]
     names = [name.removeprefix(f"{stack}.0.") for name in sites if name.startswith(f"{stack}.0.")]
     names = [name for name in names if all(f"{stack}.{layer}.{name}" in sites for layer in range(config.n_layers))]
@@ -134,7 +134,7 @@ def last_stack(model: Model) -> str:
 
 
 def only_stack(model: Model, call: str) -> str:
-    """The name of the only stack of a model, or a refusal."""
+    """The name of a model's only stack; an InputError if it has two."""
     if len(model.config.stacks) > 1:
         raise InputError(f"{call} is for models of one stack, and this one has an encoder and a decoder: use `sweep`")
     return next(iter(model.config.stacks))

@@ -1,8 +1,8 @@
-"""How does a patch change a run? By what it does to the residual stream of its own layer; else the run is resumed.
+"""How does a patch change a run? Through the change in its own layer's residual stream, or by resuming the run there.
 
-Everything inside attention comes down to how much the patch changes `z` of a head; that change times `W_O` is what it
-adds to the stream. All other sites that `run` can edit, and sets of cells, are patched and ablated by resuming the run
-at the edit's layer, many edits at once on a free leading axis.
+A patch inside attention changes a head's `z`; that change times `W_O` is what it adds to the stream. For all other
+sites that `run` can edit, and for sets of cells, we resume the run at the edit's layer. Many edits share such a run on
+a new leading axis.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,22 +33,22 @@ from interp.transformer import Block, Transformer, with_parts
 from interp.visibility import Source, Visibility
 
 _OF_STREAM = {"resid_pre": INTO, "resid_post": INTO, "resid_mid": AFTER_SELF, "resid_cross": AFTER_CROSS}
-Parts = dict[str, Tensor]  # queries, keys, values and z of a layer
-# of patterns on a new first axis, what each changes of the first: small changes keep their precision
+Parts = dict[str, Tensor]  # a layer's queries, keys, values and z
+# each pattern on the first axis less the first one: differences computed this early keep their precision
 _CHANGED: dict[str, Edit] = {"pattern": lambda pattern: pattern - pattern[:1]}
 
 
 @dataclass(frozen=True)
 class Region:
-    """One group of cells: the positions that they patch (None: all), and whether each head or neuron is one itself."""
+    """A group of cells: the positions that they patch (None: all), and whether each head or neuron is its own cell."""
 
     by_head: bool
-    position: int | None = None  # of the site's position axis, or of a pattern's query
-    key: int | None = None  # of a pattern's key
+    position: int | None = None  # on the site's position axis, or a pattern's query
+    key: int | None = None  # a pattern's key
 
 
 class SitePatches:
-    """Patches of one site, made from a plain run of the base prompts and one of the source prompts."""
+    """Patches of one site, made from plain runs of the base and the source prompts."""
 
     def __init__(self, model: Transformer, base: PlainRun, source: PlainRun, patch_site: PatchSite):
         self.model, self.patch_site = model, patch_site
@@ -60,14 +60,14 @@ class SitePatches:
         self._of_patterns = lru_cache(maxsize=1)(lambda layer: self._dz_of_patterns(layer, slice(None)))
 
     def enter(self, suffix: Suffix, layer: int, region: Region, heads: list[int]) -> ChangedRows:
-        """The cells of a region in one layer, of `heads` alone where each head is one, as they enter a pass."""
+        """A region's cells in one layer as they enter a pass; only those of `heads` if each head is a cell."""
         start, end = suffix.first, None
         if region.position is not None and not self.patch_site.of_keys:
             start, end = region.position, region.position + 1
         return ChangedRows.from_span(suffix, *self.stream(layer, region, heads, slice(start, end)), start)
 
     def stream(self, layer: int, region: Region, heads: list[int], rows: slice | Tensor) -> tuple[int, int, Stream]:
-        """The stream that the cells leave at `rows`, all of which they patch, as `stream_with` gives it."""
+        """The stream that the cells leave at `rows`, all of which they patch; form as in `stream_with`."""
         site, block = self.patch_site.site, self.blocks[layer]
         rows = move(rows, block.device)
         index = (slice(None), rows)
@@ -76,7 +76,7 @@ class SitePatches:
         if site not in IN_ATTENTION:
             return stream_with(block, self.base, layer, index, site, self.source[site][layer][index][None])
         attention, (attn, _, _) = self.patch_site.attention, self._parts(layer)
-        # a cell is a head, or the query heads that share a key or a value; else all heads are members of one
+        # a cell is a head, or the query heads that share a key or value; otherwise all heads form one cell
         n_cells = (attn.config.kv_heads if self.patch_site.of_keys else attn.config.n_heads) if region.by_head else 1
         dz = self._dz(layer, region, rows).permute(2, 0, 1, 3).unflatten(0, (n_cells, -1))
         writes = attn.W_O.unflatten(0, (n_cells, -1))
@@ -87,18 +87,18 @@ class SitePatches:
         return *moment_after(block.config, layer, attention), stream
 
     def _parts(self, layer: int) -> tuple[Attention, Parts, Parts]:
-        """The attention of a layer, with its queries, keys, values and z in the base and the source run."""
+        """A layer's attention, and its queries, keys, values and z in the base and the source run."""
         block, attention = self.blocks[layer], self.patch_site.attention
         (attn, base), (_, source) = (attention_parts(block, run, layer, attention) for run in (self.base, self.source))
         return attn, base, source
 
     def _dz(self, layer: int, region: Region, rows: slice | Tensor) -> Float[Tensor, "prompt row head d_head"]:
-        """The change of every head's z at `rows`, each with its own patch."""
+        """How much each head's own patch changes its z at `rows`."""
         site, (attn, base, source) = self.patch_site.site, self._parts(layer)
         if site == "z":
             return source["z"][:, rows] - base["z"][:, rows]
         if site in {"pattern", "scores"}:
-            by_row = region.key is None  # cells of a layer share what they read
+            by_row = region.key is None  # a layer's cells then share what they read
             return self._of_patterns(layer)[:, rows] if by_row else self._dz_of_patterns(layer, rows, region.key)
         new = source[site]
         if region.position is not None and self.patch_site.of_keys:
@@ -111,7 +111,7 @@ class SitePatches:
     def _dz_of_patterns(
         self, layer: int, rows: slice | Tensor, key: int | None = None
     ) -> Float[Tensor, "prompt row head d_head"]:
-        """The change of every head's z at `rows`, of cells that patch a row, or a key of one."""
+        """The change of every head's z at `rows` when cells patch a row of the pattern, or one key of a row."""
         attn, base, source = self._parts(layer)
         site, columns = self.patch_site.site, slice(None) if key is None else key
         capture = Tap(capture={site})
@@ -128,12 +128,12 @@ class SitePatches:
     def _mixed(
         self, attn: Attention, parts: Parts, rows: slice | Tensor, tap: Tap = UNTAPPED
     ) -> Float[Tensor, "*cell prompt row head d_head"]:
-        """z at `rows` from queries, keys and values as they meet, on any leading axis."""
+        """z at `rows` from queries, keys and values as they enter the scores; leading axes are free."""
         visibility = visibility_of(self.model, self.base, self.patch_site.attention, rows).to(parts["q"].device)
         return attn.mix(parts["q"][..., rows, :, :], parts["k"], parts["v"], visibility, tap)
 
     def _mlp_out(self, layer: int, region: Region, neurons: list[int], rows: Rows) -> Stream:
-        """What the feed-forward adds to the stream with `neurons` patched, each alone or all of them together."""
+        """What the feed-forward adds to the stream with `neurons` patched, each alone or all together."""
         base, source = (post[rows] for post in self._neurons(layer))
         sublayer = self.blocks[layer].feed_forward
         down, change = cast(MLP, sublayer.layer).down, source - base
@@ -155,7 +155,7 @@ class SitePatches:
 def stream_with(
     block: Block, base: PlainRun, layer: int, rows: Rows, site: str, theirs: Stream
 ) -> tuple[int, int, Stream]:
-    """The stream where a site of it is as in `theirs`: the layer that goes on with it, where in it, and what it is."""
+    """The stream with a site as in `theirs`: the layer that continues from it, the stage there, and the stream."""
     if (stage := _OF_STREAM.get(site)) is not None:
         return layer + (site == "resid_post"), stage, theirs
     if block.config.parallel:
@@ -168,8 +168,8 @@ def stream_with(
     return layer + 1, INTO, block.feed_forward.add(stream, theirs)
 
 
-Cell = tuple[int, ...]  # a layer, and a place on each of the other axes that cells are counted by
-Replacement = Callable[[int], Tensor]  # what is put at the site in a layer, broadcast to `prompt` and its axes
+Cell = tuple[int, ...]  # a layer, and an index on each of the cells' other axes
+Replacement = Callable[[int], Tensor]  # a layer's new activation at the site, broadcast to `prompt` and the site's axes
 
 
 def resumed(
@@ -177,7 +177,7 @@ def resumed(
 ) -> Tensor:
     """The last stack's final stream with sites edited from layer `start` on; for the site `logits` the logits.
 
-    Edits may put new leading axes before `prompt`; what lies below, or before position `first`, is not run again.
+    Edits may put new leading axes before `prompt`. Layers below `start` and positions before `first` are not run again.
     """
     tap, final = Tap(edit=edits), None
     for name in model.config.stacks if patch_site.stack != plain.stack else [plain.stack]:
@@ -197,7 +197,7 @@ def resumed(
 
 
 def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: int) -> Tensor:
-    """What a run had at a site in one layer, made anew from the stream that entered the layer."""
+    """A run's activation at a site in one layer, recomputed from the stream that entered the layer."""
     run = plain.in_stack(patch_site.stack)
     if patch_site.site in OUTSIDE:
         logits = model.read(run.final) if patch_site.site == "logits" else None
@@ -212,7 +212,7 @@ def observed(model: Transformer, plain: PlainRun, patch_site: PatchSite, layer: 
 def _visibility_and_source(
     model: Transformer, run: PlainRun, source: Stream | None = None, first: int = 0
 ) -> tuple[Visibility, Source | None]:
-    """What queries from position `first` on see of their text, and what they read of the encoder's or of `source`."""
+    """What queries from `first` on see of their text, and the encoder's stream (or `source`) that they read."""
     visibility = Visibility.from_batch(run.batch, causal=model.config.stacks[run.stack].causal, first=first)
     if run.source is None:
         return visibility, None
@@ -223,7 +223,7 @@ def _visibility_and_source(
 def measure_sets(
     plan: Plan, run: PlainRun, by: Sequence[str], sets: Sequence[Sequence[Cell]], instead: Replacement, budget: int
 ) -> Values:
-    """Metrics, `set prompt`, with each set's cells, on the axes `by`, replaced together."""
+    """Metrics, `set prompt`, with all cells of each set (on the axes `by`) replaced together."""
     model, pairs, site = plan.transformer, plan.pairs, plan.patch_site
     values = {readout.name: run.final.new_empty(len(sets), len(pairs)) for readout in plan.readouts}
     lengths = {name: pairs.read_by(name).ids.shape[1] for name in model.config.stacks}
@@ -262,9 +262,9 @@ def patch_together(
     *,
     budget: int = BUDGET,
 ) -> Values:
-    """The metrics, `set prompt`, with all cells of each of `sets`, on the axes `by`, patched at once.
+    """The metrics, `set prompt`, with all cells of each set (on the axes `by`) patched at once.
 
-    The other arguments are those of `sweep`. A set runs the model from its first layer on.
+    For the other arguments see `sweep`. Each set runs the model from its lowest patched layer on.
     """
     plan = Plan.from_arguments(with_parts(model, "patching sets"), pairs, metrics, site, by, direction)
     base, source = PlainRun.from_both(plan.transformer, *plan.inputs)
@@ -278,7 +278,7 @@ def _put(theirs: Tensor, mask: Bool[Tensor, "set 1 ..."], plain: Tensor) -> Tens
 def _mask(
     site: PatchSite, by: Sequence[str], sets: Sequence[Sequence[Cell]], layer: int, lengths: Mapping[str, int]
 ) -> Bool[Tensor, "set 1 ..."]:
-    """Which entries of a layer's site each set replaces: an axis that tells no cells apart has one entry."""
+    """Which entries of a layer's site each set replaces; axes that are not in `by` have one entry."""
     widths = [site.size(axis) or lengths[site.counted(axis)] if axis in by else 1 for axis in site.axes]
     mask = torch.zeros(len(sets), 1, *widths, dtype=torch.bool)
     for row, cells in zip(mask, sets, strict=True):
@@ -290,7 +290,7 @@ def _mask(
 
 
 def sweep_by_resuming(plan: Plan, runs: Sequence[PlainRun], values: Values, budget: int) -> None:
-    """Put into the tables each cell of the first run with what the second has there, where a change can reach it."""
+    """Fill the tables: patch each cell of the first run from the second, wherever the change can have an effect."""
     base, source = runs
     pairs, site = plan.pairs, plan.patch_site
     reached = torch.ones(*plan.shape, len(pairs), dtype=torch.bool, device=pairs.last.device)

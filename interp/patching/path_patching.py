@@ -1,7 +1,7 @@
 """Along which path does a part of the model act? Only chosen receivers read what one sender writes.
 
-Every cell leaves the base run twice. From its sender to the receivers (`_receive`) attention is kept, so rows are
-independent; from the first receiver to the metric (`_give`) the engine takes it. `path_patch_by_forward` is the plain
+Every cell leaves the base run twice. From its sender to the receivers (`_receive`) attention is frozen, so rows are
+independent. From the first receiver to the metric (`_give`) the engine runs it. `path_patch_by_forward` is the plain
 way; both give the same numbers.
 """
 
@@ -31,9 +31,9 @@ from interp.patching.sweeps import Chunk, PromptGroup, Selection, passes, prompt
 from interp.tap import Edit, Tap
 from interp.transformer import Transformer, with_parts
 
-Positions = Int[Tensor, " row"]  # of the prompts, in order
+Positions = Int[Tensor, " row"]  # positions of the prompts, ascending
 Value = Float[Tensor, "_ prompt _ _ _"]  # cell prompt position head width
-Ends = Sequence[tuple[Receiver, int | None]]  # receivers, and their position in all of some prompts
+Ends = Sequence[tuple[Receiver, int | None]]  # receivers, and their position in every prompt of a group
 _QKV = {"q", "k", "v"}
 _SITE = {"q": "attn.q", "k": "attn.k", "v": "attn.v", "mlp": "mlp_out", "logits": "resid_post"}
 
@@ -55,9 +55,9 @@ def path_patch(
 ) -> Cells:
     """Patch the paths from every sender to the receivers, exactly.
 
-    The base prompt is run with one sender as in the other prompt, and what the receivers read is recorded. Then the
-    base prompt is run with all receivers given that, everything else recomputed, and the metric is read. A sender that
-    comes after all receivers keeps the base prompt's value.
+    We run the base prompt with one sender as in the other prompt, and record what the receivers read. Then we run the
+    base prompt again with all receivers reading that, recompute everything else, and read the metric. For a sender
+    after all receivers the metric keeps the base prompt's value.
 
     Args:
         model, pairs, metrics, direction: as in `sweep`.
@@ -65,10 +65,10 @@ def path_patch(
         sender: where they begin: `z` (heads) or `mlp_out` (feed-forwards).
         by: the senders' axes: `layer`, then any of `head` (for `z`) and `position`.
         through: what is recomputed between sender and receivers: `nothing` (one edge alone, as in Goldowsky-Dill 2023),
-            `mlps` (all other heads keep their values, as in Wang 2022, section 3.1), or `everything`, for which every
-            cell takes two plain forward passes.
-        stack: in which the paths begin and end. Receivers are in its self-attention and feed-forwards.
-        attention: `self` or `cross`: whose heads send. Cross-attention is kept wherever self-attention is.
+            `mlps` (all other heads keep their values, as in Wang 2022, section 3.1), or `everything`, which takes two
+            plain forward passes per cell.
+        stack: where the paths begin and end. Receivers are in its self-attention and feed-forwards.
+        attention: `self` or `cross`: whose heads send. Cross-attention is frozen wherever self-attention is.
         budget: bytes of activations that one pass may hold.
     """
     model = with_parts(model, "path patching")
@@ -97,7 +97,7 @@ def path_patch(
 def _fill(
     values: Values, group: PromptGroup, region: Region, selected: Selection, ends: Ends, mlps: bool, limit: int
 ) -> None:
-    """Measure the selected senders of a region in a group of prompts, by way of the receivers (`ends`)."""
+    """Measure the selected senders of a region in a group of prompts, through the receivers (`ends`)."""
     site, config = group.patch_site, group.patches.model.config.stacks[group.patch_site.stack]
     if not selected[group.entry(0, region)].any():
         return
@@ -118,7 +118,7 @@ def _fill(
 
 
 def _reads_from(group: PromptGroup, ends: Ends, start: int) -> "dict[Moment, list[_PartRead]]":
-    """What receivers read from `start` on; only where metrics read, if nothing moves it to another position."""
+    """What receivers read from position `start` on; only where metrics read, if nothing carries it elsewhere."""
     base, model = group.patches.base, group.patches.model
     config, length = model.config.stacks[base.stack], base.batch.ids.shape[1]
     changed = torch.arange(length, device=base.batch.ids.device) >= start
@@ -142,7 +142,7 @@ def _reads_from(group: PromptGroup, ends: Ends, start: int) -> "dict[Moment, lis
 
 @dataclass(frozen=True, eq=False)
 class _PartRead(Movable):
-    """Where receivers read one `part` of a layer; of feed-forwards and the last stream there is one head."""
+    """Where receivers read one `part` of a layer; feed-forwards and the last stream count as one head."""
 
     part: str
     layer: int
@@ -157,7 +157,7 @@ class _PartRead(Movable):
         return self.mask.any(0).nonzero()[:, 0]
 
     def receive(self, patches: SitePatches, x: Stream, carried: Positions) -> Value:
-        """What they read where cells have the stream `x` at positions `carried`; elsewhere the base run's."""
+        """What receivers read if cells have the stream `x` at positions `carried` and the base run's elsewhere."""
         carried = carried.to(x.device)
         changed = torch.isin(self.rows, carried)
         rows = self.rows[changed]
@@ -182,7 +182,7 @@ class _PartRead(Movable):
         return projected if enter is None else enter(projected, positions)
 
     def edit(self, value: Value, columns: Int[Tensor, "_ place"]) -> Edit:
-        """Puts the value into what cells have at `columns`; they come some at a time."""
+        """An edit that writes the value at the cells' `columns`; successive calls get successive cells."""
         start = 0
 
         def put(x: Tensor) -> Tensor:
@@ -195,14 +195,14 @@ class _PartRead(Movable):
         return put
 
     def put(self, value: Value, x: Value, columns: Int[Tensor, "_ place"], start: int = 0) -> None:
-        """Write the value into what the cells from `start` on have at `columns` of all prompts, or of each."""
+        """Write the value into `x`, the cells from `start` on, at `columns` (shared by all prompts or one row each)."""
         n_cells, n_prompts = x.shape[:2]
         row_of = columns.new_full((len(self.mask),), -1)
         row_of[self.rows] = torch.arange(len(self.rows), device=columns.device)
         row = row_of[columns].expand(n_prompts, -1)
         prompt, place = (row >= 0).nonzero(as_tuple=True)
         row = row[prompt, place]
-        value = value[start : start + n_cells][:, prompt, row]  # none for those that get theirs later
+        value = value[start : start + n_cells][:, prompt, row]  # other cells get theirs later
         index = (slice(len(value)), prompt[:, None], place[:, None], self.heads)
         mask = self.mask[self.rows[row]][:, self.heads, None]
         x[index] = torch.where(mask, value, x[index])
@@ -214,7 +214,7 @@ _Part = tuple[_PartRead, Value]
 def _receive(
     patches: SitePatches, reads: dict[Moment, list[_PartRead]], rows: Positions, chunks: Sequence[Chunk], mlps: bool
 ) -> dict[Moment, list[_Part]]:
-    """What receivers read of cells, in order of arrival, row by row: attention is the base run's."""
+    """What receivers read from cells, in order of entry, row by row: attention is the base run's."""
     entering = [patches.stream(chunk.layer, chunk.region, chunk.heads, rows) for chunk in chunks]
     last, received = max(reads), {}
     x = entering[0][2][:0]
@@ -231,11 +231,11 @@ def _receive(
 
 
 def _carry(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: int, mlps: bool) -> Stream:
-    """The stream one moment later: what is not recomputed writes what it does in the base run."""
+    """The stream one moment later; frozen parts write what they write in the base run."""
     base, block = patches.base, patches.blocks[layer - (stage == INTO)]
     if stage == AFTER_SELF:
         out = base["attn_out"][layer][:, rows]
-        # a parallel block's attention would compute the feed-forward beside it
+        # in a parallel block, `add` would compute the feed-forward too
         return x + out if block.config.parallel and not mlps else block.attention.add(x, out)
     if stage == AFTER_CROSS:
         return x if block.cross_attn is None else block.cross.add(x, base["cross_attn_out"][layer][:, rows])
@@ -245,15 +245,15 @@ def _carry(patches: SitePatches, rows: Positions, x: Stream, layer: int, stage: 
 
 
 def _read_layer(model: Transformer, stack: str) -> int:
-    """The layer in which all but keys and values is computed only where metrics read: the last stack's last."""
+    """The layer that computes all but keys and values only where metrics read: the last stack's last."""
     return model.config.stacks[stack].n_layers - (stack == last_stack(model))
 
 
 def _give(patches: SitePatches, suffix: Suffix, received: dict[Moment, list[_Part]]) -> Tensor:
-    """The last block's stream where metrics read, with all receivers given what they received."""
+    """The stream out of the last block where metrics read, with every receiver reading its received value."""
     entering, edits, n_cells = [], {}, 0
     for (layer, _), parts in received.items():
-        if (more := len(parts[0][1]) - n_cells) > 0:  # cells that only now are given something enter as in the base run
+        if (more := len(parts[0][1]) - n_cells) > 0:  # cells with their first receiver here enter as in the base run
             plain = patches.base.resid[layer][:, suffix.first :]
             entering.append(ChangedRows.from_span(suffix, layer, INTO, plain.expand(more, *plain.shape), suffix.first))
             n_cells += more

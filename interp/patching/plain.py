@@ -1,4 +1,4 @@
-"""The unpatched run that cells start from: everything that a cell may leave as it was."""
+"""The unpatched run that cells start from: everything that a cell may leave unchanged."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,18 +17,18 @@ from interp.tokens import TokenBatch
 from interp.transformer import Block, Transformer
 from interp.visibility import Source, Visibility
 
-Moment = tuple[int, int]  # of a pass: a layer, and where in it
+Moment = tuple[int, int]  # in a pass: a layer, and a stage of it
 Change = Float[Tensor, "*cells row d_model"]
 Rows = tuple[slice | Tensor, slice | Tensor] | tuple[int, Tensor]  # which prompts, and which of their positions
 
 
 @dataclass(frozen=True)
 class PlainRun:
-    """A stack's run over whole prompts, with everything that a cell may leave as it was, layer by layer.
+    """A stack's run over whole prompts, with everything that a cell may leave unchanged, layer by layer.
 
     `resid` is the stream into each block, and out of the last. `run[name]` has the other sites by their name inside a
-    block (`attn.z`); queries and keys are as they enter the scores (normalised, rotated), keys and values have one head
-    a key/value head. `final` is the stream after the last norm, `source` the encoder's run under cross-attention.
+    block (`attn.z`). Queries and keys are as they enter the scores (normalised, rotated); keys and values have only
+    key/value heads. `final` is the stream after the last norm; `source` is the encoder's run under cross-attention.
     """
 
     stack: str
@@ -39,30 +39,30 @@ class PlainRun:
     source: "PlainRun | None" = None
 
     def __getitem__(self, site: str) -> list[Tensor]:
-        """What each layer had at a site."""
+        """Each layer's activation at a site."""
         if site in self.activations:
             return self.activations[site]
         return {"resid_pre": self.resid[:-1], "resid_post": self.resid[1:]}[site]
 
     def in_stack(self, stack: str) -> "PlainRun":
-        """This run, or that of the encoder that it reads."""
+        """This run, or its encoder's."""
         run = self if self.stack == stack else self.source
         assert run is not None
         return run
 
     @staticmethod
     def from_both(model: Transformer, first: Inputs, second: Inputs) -> "tuple[PlainRun, PlainRun]":
-        """Two inputs of one shape, run as one; a text that is the same in both is read once."""
+        """Runs of two inputs of one shape, in one pass; a text that both share is run once."""
         joint = plain_run(model, first, second)
         return joint._single(0, first), joint._single(1, second)
 
     def take(self, prompts: Int[Tensor, " prompt"], lengths: Mapping[str, int]) -> "PlainRun":
-        """Some of the prompts, and of each stack's text the first positions."""
+        """Some prompts, cut to the first `lengths[stack]` positions of each stack's text."""
         source = None if self.source is None else self.source.take(prompts, lengths)
         whole = lengths[self.stack] == self.batch.ids.shape[1] and source is self.source
         if whole and prompts.tolist() == [*range(len(self.batch.ids))]:
             return self
-        rows = slice(int(prompts), int(prompts) + 1) if len(prompts) == 1 else prompts  # one is not copied
+        rows = slice(int(prompts), int(prompts) + 1) if len(prompts) == 1 else prompts  # a slice does not copy
 
         def cut(site: str, x: Tensor) -> Tensor:
             keys = site in {"cross_attn.k", "cross_attn.v"}
@@ -92,7 +92,7 @@ class PlainRun:
 
 @torch.no_grad()
 def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
-    """The run of the stack that the output layer reads; several inputs lie on a new first axis wherever they differ."""
+    """The run of the stack that the output layer reads; where several inputs differ, they lie on a new first axis."""
     run, source = None, None
     for index, name in enumerate(model.config.stacks):
         batch, *rest = [texts[index] for texts in inputs]
@@ -102,7 +102,7 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
         stack, sites = model.stack(name), _recorded(model, name)
         layers = range(len(stack.blocks))
         names = {f"{name}.{layer}.{site}" for layer in layers for site in sites.values()}
-        last = f"{name}.{layers[-1]}.resid_post"  # what leaves another block enters the next
+        last = f"{name}.{layers[-1]}.resid_post"  # the other blocks' outputs are the next block's resid_pre
         tap = Tap(capture=names | {last})
         residual = stack.embed(ids, batch.positions.expand_as(ids))
         visibility = Visibility.from_batch(batch, causal=stack.config.causal)
@@ -115,12 +115,12 @@ def plain_run(model: Transformer, *inputs: Inputs) -> PlainRun:
             activations[f"cross_attn.{part}"] = [enter(attn, x, origins(x)) for attn, x in attns if attn is not None]
         run = PlainRun(name, batch, resid, activations, final, run)
         source = Source.from_stream(final, batch)
-    assert run is not None  # the metrics say which logits they need; the rest is never computed
+    assert run is not None  # no logits: metrics compute those that they need
     return run
 
 
 def _recorded(model: Transformer, stack: str) -> dict[str, str]:
-    """The sites of every block that a run holds, and where each is tapped."""
+    """The sites that a run records in every block, and where each is tapped."""
     config = model.config.stacks[stack]
     sites = ["resid_pre", "attn_out", "attn.v", "attn.z"]
     sites += [] if config.parallel else ["resid_mid"]
@@ -131,12 +131,12 @@ def _recorded(model: Transformer, stack: str) -> dict[str, str]:
 
 
 def origins(x: Float[Tensor, "... position head d_head"]) -> Int[Tensor, "1 position"]:
-    """Positions for queries and keys of cross-attention, which nothing turns."""
+    """Positions for queries and keys of cross-attention: all 0, since nothing rotates them."""
     return torch.zeros(1, x.shape[-3], dtype=torch.long, device=x.device)
 
 
 def attention_parts(block: Block, run: PlainRun, layer: int, attention: str) -> tuple[Attention, dict[str, Tensor]]:
-    """An attention of a layer, with its queries, keys, values and z in a run."""
+    """A layer's attention, and its queries, keys, values and z in a run."""
     sublayer = block.attention if attention == "self" else block.cross
     assert isinstance(sublayer.layer, Attention)
     return sublayer.layer, {part: run[f"{sublayer.name}.{part}"][layer] for part in "qkvz"}
@@ -145,12 +145,12 @@ def attention_parts(block: Block, run: PlainRun, layer: int, attention: str) -> 
 def after_attention(
     block: Block, plain: PlainRun, layer: int, rows: Rows, change: Change, attention: Attending = "self"
 ) -> Change:
-    """The stream after attention (in parallel blocks the block) at some rows, with `change` added by its heads."""
+    """The stream after attention (in parallel blocks, after the block) at some rows, with `change` added by heads."""
     if block.attn.config.parallel:
         return plain.resid[layer + 1].to(change.device)[rows] + change
     sublayer = block.attention if attention == "self" else block.cross
     plain_out = plain[f"{sublayer.name}_out"][layer][rows]
-    if not isinstance(sublayer.norm_after, nn.Identity):  # how much more it adds behind its norm
+    if not isinstance(sublayer.norm_after, nn.Identity):  # the change after the norm
         assert isinstance(sublayer.layer, Attention)
         raw = sublayer.layer.out(plain[f"{sublayer.name}.z"][layer][rows].flatten(-2))
         change = sublayer.write(raw + change) - plain_out
@@ -159,7 +159,7 @@ def after_attention(
 
 
 def visibility_of(model: Transformer, base: PlainRun, attention: str, rows: slice | Int[Tensor, " row"]) -> Visibility:
-    """What `rows` of a stack's texts see of their own text, or of the source."""
+    """What the rows of a stack's texts see of their own text, or of the source."""
     visibility = Visibility.from_batch(base.batch, causal=model.config.stacks[base.stack].causal)
     # padding is on the right: no causal query sees it
     visibility = replace(visibility, padding=None) if visibility.causal else visibility

@@ -1,4 +1,4 @@
-"""What does a call change and read, how much at a time, and how do its tables become `Cells`? Checked once."""
+"""What does a call change and read, how much at a time, and how do its tables become `Cells`?"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,13 +25,13 @@ from interp.transformer import Transformer
 Values = dict[str, Tensor]  # by metric, `*cells prompt`
 Item = TypeVar("Item")
 BUDGET = 2 << 30  # bytes that a sweep may take, by default
-# entries of the stream that a pass carries (rows x d_model): enough to fill the machine, few enough for its caches
+# stream entries in a pass (rows x d_model): enough to use all cores, few enough for their caches
 PASS_ENTRIES = 2048 * 768
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Cells of `patch_site` on the axes `by`, and what `readouts` read of some pairs when one is changed."""
+    """A call's checked arguments: the cells of `patch_site` on the axes `by`, and what `readouts` read of the pairs."""
 
     model: Model
     pairs: Pairs
@@ -39,7 +39,7 @@ class Plan:
     by: tuple[str, ...]
     direction: Direction
     readouts: list[Readout]
-    plain: list[Readout]  # of unchanged prompts: those, and the logit difference of the pairs' own answers
+    plain: list[Readout]  # for unpatched prompts: `readouts`, and the logit difference of the pairs' own answers
 
     @staticmethod
     def from_arguments(
@@ -52,7 +52,7 @@ class Plan:
         stack: str | None = None,
         attention: str = "self",
     ) -> "Plan":
-        """The arguments of a call, as `sweep` explains them."""
+        """A plan from a call's arguments; `sweep` explains them."""
         patch_site = PatchSite.from_name(model, site, by, stack, attention)
         direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
         name = patch_site.name(0)
@@ -70,34 +70,34 @@ class Plan:
         return Plan(model, pairs, patch_site, tuple(by), direction, readouts, plain)
 
     def take(self, prompts: Int[Tensor, " some"]) -> "Plan":
-        """The same of some of the prompts."""
+        """The same plan for some of the prompts."""
         readouts, plain = ([readout.take(prompts) for readout in each] for each in (self.readouts, self.plain))
         return replace(self, pairs=self.pairs.take(prompts), readouts=readouts, plain=plain)
 
     @property
     def transformer(self) -> Transformer:
-        """The model, of ours."""
+        """The model, as our own class."""
         assert isinstance(self.model, Transformer)
         return self.model
 
     @property
     def inputs(self) -> tuple[Inputs, Inputs]:
-        """The prompts that are changed, and those that the change comes from."""
+        """The patched prompts, and those that the patches come from."""
         clean, corrupt = self.pairs.inputs
         return (corrupt, clean) if self.direction == "denoise" else (clean, corrupt)
 
     @property
     def shape(self) -> list[int]:
-        """Of a table of all cells, by position where axes count positions."""
+        """The shape of a table of all cells; position axes have an entry per column, not per name."""
         site = self.patch_site
         return [site.size(axis) or self.pairs.read_by(site.counted(axis)).ids.shape[1] for axis in self.by]
 
     def unchanged(self, values: Values) -> Values:
-        """Tables in which no cell changes anything."""
+        """Tables in which no cell has an effect."""
         return {each.name: values[each.name].expand(*self.shape, -1).clone() for each in self.readouts}
 
     def cells(self, values: Values, base: Values, source: Values, **fields: Any) -> Cells:
-        """Tables by `columns` as cells, missing beyond a prompt's text; metrics of `base` and `source` prompts."""
+        """`Cells` from tables by `columns` (NaN beyond a prompt's text) and metrics of `base` and `source` prompts."""
         site, (clean, corrupt) = self.patch_site, (source, base) if self.direction == "denoise" else (base, source)
         for index, axis in enumerate(self.by):
             if axis in POSITIONAL:
@@ -113,14 +113,14 @@ class Plan:
 
     @cached_property
     def names(self) -> dict[str, Int[Tensor, " prompt"]]:
-        """The named positions that axes count, where they do; names of one token in all prompts are one, `S2=END`."""
+        """The named positions on position axes; names for the same token in all prompts are merged, `S2=END`."""
         names: dict[tuple[int, ...], list[str]] = defaultdict(list)
         for name, columns in self.pairs.positions.items() if {*POSITIONAL} & {*self.by} else ():
             names[(*columns.tolist(),)].append(name)
         return {"=".join(equal): self.pairs.positions[equal[0]] for equal in names.values()}
 
     def columns(self, axis: str) -> Int[Tensor, "entry prompt"]:
-        """The position in each prompt that each entry of an axis stands for: that of a name, or the same in all."""
+        """The position in each prompt for each entry of an axis: a name's position, or the same column in all."""
         if self.names:
             return torch.stack([*self.names.values()])
         ids = self.pairs.read_by(self.patch_site.counted(axis)).ids
@@ -128,7 +128,7 @@ class Plan:
 
     @property
     def labels(self) -> dict[str, tuple[str | None, ...]]:
-        """What stands at each entry of the axes that count positions, where all prompts have the same token there."""
+        """The token at each entry of the position axes, if all prompts have the same one there."""
         labels: dict[str, tuple[str | None, ...]] = {}
         for prefix, axis in [("key_" * (axis == "key"), axis) for axis in self.by if axis in POSITIONAL]:
             for name, inputs in zip(("token", "corrupt_token"), self.pairs.inputs, strict=True):
@@ -142,7 +142,7 @@ class Plan:
         return labels
 
     def by_name(self, table: Float[Tensor, "*cells prompt"] | Bool[Tensor, "*cells prompt"]) -> Tensor:
-        """A table of all positions by `columns`: each prompt's own position of every name."""
+        """A table of all positions, reduced to `columns`: each prompt's own position for every name."""
         for index, axis in enumerate(self.by if self.names else ()):
             if axis in POSITIONAL:
                 moved = table.movedim(index, -2)
@@ -151,7 +151,7 @@ class Plan:
         return table
 
     def of_names(self, table: Bool[np.ndarray, "*cells prompt"]) -> Bool[np.ndarray, "*all prompt"]:
-        """The inverse, for a selection: of the table of all positions those that a prompt's names point to."""
+        """The inverse of `by_name` for a selection: the entries, in the table of all positions, of a prompt's names."""
         if not self.names:
             return table
         columns = self.columns("position").cpu().numpy()
@@ -161,7 +161,7 @@ class Plan:
         return selected
 
     def selected(self, prompts: Int[Tensor, " some"]) -> Bool[np.ndarray, "*all"]:
-        """Of a table of all positions the cells that some of the prompts name; all where there are no names."""
+        """The cells, in a table of all positions, that some of the prompts name; all cells if there are no names."""
         sizes = zip(self.by, self.shape, strict=True)
         shape = [len(self.names) if self.names and axis in POSITIONAL else size for axis, size in sizes]
         table = np.zeros([*shape, len(self.pairs)], dtype=bool)
@@ -170,13 +170,13 @@ class Plan:
 
 
 def read_values(model: Transformer, plain: PlainRun, readouts: Sequence[Readout]) -> Values:
-    """The metrics of an unpatched run, checked: every metric must give one finite number a prompt."""
+    """The metrics of an unpatched run, checked: every metric must give one finite number per prompt."""
     values = {readout.name: readout.from_final(model, readout.at_reads(plain.final)) for readout in readouts}
     return checked_values(values, len(plain.final))
 
 
 def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None) -> tuple[int, int]:
-    """How many prompts' two plain runs are held at a time, and how much of the budget is left for passes."""
+    """For how many prompts both plain runs are held at once, and how much of the budget is left for passes."""
     numbers = 0
     for name, config in model.config.stacks.items():
         attentions = 2 if config.cross_attention else 1
@@ -185,13 +185,13 @@ def shares(model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite 
     alone = 2 * numbers * model.last.embed.token.weight.element_size()
     one_cell = positions_changed(model, pairs, patch_site) * _row_bytes(model, pairs)
     check_budget(budget, alone + one_cell, pairs)
-    grouped = 2 * alone  # groups of several prompts are copied out of their run
+    grouped = 2 * alone  # groups of several prompts copy their part of the run
     count = min(budget // 2, budget - one_cell) // grouped
     return (1, budget - alone) if count < 2 else (count, budget - min(count, len(pairs)) * grouped)
 
 
 def _row_bytes(model: Transformer, pairs: Pairs, recorded: int = 0) -> int:
-    """What a row (of a cell, prompt and position) takes on its way, at the widest."""
+    """The most bytes that one row (a cell, prompt and position) takes in a pass."""
     widest = 0
     for name, config in model.config.stacks.items():
         mlp = 0 if isinstance(config.mlp, NoMLP) else 4 * config.d_mlp
@@ -203,7 +203,7 @@ def _row_bytes(model: Transformer, pairs: Pairs, recorded: int = 0) -> int:
 
 
 def rows_at_once(model: Model, share: int = 1) -> int:
-    """How many rows (cells x prompts x positions) fill a pass; `share` of them where much else is made of each."""
+    """How many rows (cells x prompts x positions) fill a pass, divided by `share` if each row takes more memory."""
     return PASS_ENTRIES // (share * model.config.d_model)
 
 
@@ -214,7 +214,7 @@ def fitting(
     key: Callable[[Item], object] = lambda _: None,
     enough: float = inf,
 ) -> Iterator[list[Item]]:
-    """Neighbours with the same `key`, up to `enough` at a time, that add up to no more than `limit`, at least one."""
+    """Groups of neighbours with one `key`, of total size at most `limit` (or one item), closed at `enough`."""
     party: list[Item] = []
     total = 0
     for item in items:
@@ -228,7 +228,7 @@ def fitting(
 
 
 def positions_changed(model: Transformer, pairs: Pairs, patch_site: PatchSite | None = None) -> int:
-    """The most that one cell can change in any prompt; an encoder's cells change all of both texts."""
+    """The most positions that one cell can change in any prompt; an encoder's cells change all of both texts."""
     stack = last_stack(model) if patch_site is None else patch_site.stack
     lengths = pairs.read_by(stack).lengths
     changed = lengths - pairs.first_reached(stack) if model.config.stacks[stack].causal else lengths
@@ -239,7 +239,7 @@ def positions_changed(model: Transformer, pairs: Pairs, patch_site: PatchSite | 
 def row_limit(
     model: Transformer, pairs: Pairs, budget: int, patch_site: PatchSite | None = None, recorded: int = 0
 ) -> int:
-    """How many rows a pass carries: at least one cell's of one prompt, which must fit where numbers are `recorded`."""
+    """How many rows a pass carries: at least one cell's in one prompt, which must fit if numbers are `recorded`."""
     one_cell, row = positions_changed(model, pairs, patch_site), _row_bytes(model, pairs, recorded)
     if recorded:
         check_budget(budget, one_cell * row, pairs)
@@ -247,7 +247,7 @@ def row_limit(
 
 
 def check_budget(budget: int, least: int, pairs: Pairs, part: str = "cell of a prompt") -> None:
-    """Refuse a budget that one such part exceeds."""
+    """Raise an InputError if the budget is below `least` bytes, the need of one `part`."""
     if budget < least:
         size = f"one {part} of {pairs.clean.ids.shape[1]} positions"
         raise InputError(f"a budget of {budget} bytes is too small for {size}: expected at least {least}")

@@ -1,4 +1,4 @@
-"""What cells do: one value a cell, prompt and metric; their effects, their shares of the whole effect, their table."""
+"""What cells do: a value per cell, prompt and metric; effects, shares of the whole effect, and tables."""
 
 from collections import namedtuple
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,48 +18,48 @@ from interp.statistics import FEWEST_CLUSTERS, benjamini_hochberg, estimate, sha
 
 Direction = Literal["denoise", "noise", "denoising", "noising"]
 Drawing = Literal["map", "top"]
-Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token at each place of an axis
+Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token at each index of an axis
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
 POSITIONAL = ("position", "query", "key")
 ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
 """The columns of every table of effects, after those that say where the cell lies."""
 _LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E", "circuit": "C"}
 _PREPOSITIONS = {"position": "at", "query": "from", "key": "to"}
-_ROUNDING = 16  # an effect of fewer units in the last place of the metric is no effect
-_FEWEST = 5  # clean prompts, no more than half of which right are too few; for an interval it takes more
-_LOWER = ("rank", "kl_divergence", "loss")  # what is lower where the model does better
-_FROM_ZERO = (ANSWERS, "probability")  # metrics of which all can be lost: at 0 there is no more
+_ROUNDING = 16  # effects below this many units in the metric's last place may be rounding
+_FEWEST = 5  # with this many clean prompts, at most half right is a failure; an interval needs more prompts
+_LOWER = ("rank", "kl_divergence", "loss")  # lower is better
+_FROM_ZERO = (ANSWERS, "probability")  # metrics that a model can lose entirely: 0 means nothing is left
 
 
 @dataclass(frozen=True, repr=False)
 class Cells(Result):
-    """Values of each metric, one a cell and prompt: of a sweep, paths, an ablation, estimates, edges or a search.
+    """Each metric's value per cell and prompt, from a sweep, paths, an ablation, estimates, edges or a search.
 
     Cells lie on `axes`: `layer`, `head`, `position`, `query`, `key`, `neuron`, `expert`; `sender` and `receiver` for
-    edges; `circuit`. Or they are a list (`cell`), or an order (each `step` has all cells up to it). Positions beyond a
+    edges; `circuit`. Or they are a list (`cell`), or cumulative (a `step` has all cells up to it). Positions beyond a
     prompt's text and edges that do not exist are NaN.
     """
 
     site: str  # what was changed; edges have none
-    direction: Direction  # `denoise` or `noise`, as which an ablation counts
+    direction: Direction  # `denoise` or `noise`; ablations count as `noise`
     axes: tuple[str, ...]
-    # by metric, with the cell changed; of magnitudes, edges and searches the effects themselves
+    # by metric, with the cell changed; for magnitudes, edges and searches, the effects themselves
     values: dict[str, Float[Tensor, "*cells prompt"]]
-    # the metrics of the unchanged prompts, and the logit difference of the pairs' own answers
+    # the unpatched prompts' metrics, and the logit difference of the pairs' own answers
     clean: dict[str, Float[Tensor, " prompt"]] = field(default_factory=dict)
     corrupt: dict[str, Float[Tensor, " prompt"]] = field(default_factory=dict)  # an ablation has none
     stack: str = "decoder"
     attention: str = "self"
-    positions: tuple[str, ...] = ()  # the names that position axes count, where the pairs have some
+    positions: tuple[str, ...] = ()  # entries of position axes, if the pairs name positions
     labels: Labels = field(default_factory=dict)
     kind: str = "sweep"  # paths and estimates too; `magnitudes`, `edges`, `search`, or what replaces an ablated part
-    cells: tuple[tuple[int, ...], ...] = ()  # of a list or an order, on `units`
+    cells: tuple[tuple[int, ...], ...] = ()  # for axes `cell` and `step`: each cell's indices on `units`
     units: tuple[str, ...] = ()
 
     def effects(self, metric: str | None = None) -> Float[Tensor, "*cells prompt"]:
-        """How far a cell moves the metric, by default the first: value - corrupt, if noised or ablated clean - value.
+        """How far a cell moves the metric (by default the first): value - corrupt; noised or ablated, clean - value.
 
-        A cell that carries all has the whole difference. Edges have the metric's change in both directions.
+        A cell that carries everything has the whole difference. For edges it is the metric's change in both directions.
         """
         name = self._name(metric)
         if not self.clean:
@@ -68,16 +68,16 @@ class Cells(Result):
         return self.values[name] - self.corrupt[name] if denoised else self.clean[name] - self.values[name]
 
     def difference(self, metric: str | None = None) -> Float[Tensor, " prompt"]:
-        """The whole effect, a prompt: clean minus corrupt; of an ablation, all of the metric."""
+        """The whole effect per prompt: clean minus corrupt; for an ablation, the clean metric."""
         name = self._name(metric)
         return self.clean[name] - self.corrupt[name] if self.corrupt else self.clean[name]
 
     def mean(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
-        """The mean effect over the prompts that have the cell; in a search a prompt without it counts as 0."""
+        """The mean effect over the prompts that have the cell; in a search, prompts without it count as 0."""
         return self._counted(metric).nanmean(-1)
 
     def share(self, metric: str | None = None) -> Float[Tensor, "*cells"]:
-        """Share of the whole effect that each cell carries; NaN, with a warning, where nothing is one (`no_share`)."""
+        """Each cell's share of the whole effect; NaN, with a warning, if shares mean nothing (`no_share`)."""
         effect, reason = self.effects(metric), self.no_share(metric)
         if warn_of(reason) or not self._has_whole(metric):
             return torch.full_like(effect[..., 0], torch.nan)
@@ -85,14 +85,14 @@ class Cells(Result):
         return torch.from_numpy(part).view(effect.shape[:-1]).to(effect)
 
     def no_share(self, metric: str | None = None) -> str | None:
-        """Why nothing is a share of a metric's whole difference; None where shares mean something, or have no whole."""
+        """Why shares of a metric's whole effect mean nothing; None if they mean something, or there is no whole."""
         return refusal(self._name(metric), self.clean, self.corrupt or None) if self._has_whole(metric) else None
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """One row a cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
+        """One row per cell and metric: `effect` with its interval, p and q over prompts, and its `share` of the whole.
 
-        `q` is over all rows, `seed` of the intervals' resampling. Shares that mean nothing are missing, with a warning
-        (`no_share` says why). Magnitudes have no p. A search chose its cells for being large: `q` is no test.
+        `q` is over all rows; `seed` seeds the intervals' resampling. Shares that mean nothing are missing, with a
+        warning (see `no_share`). Magnitudes have no p. A search chose its cells for being large, so `q` is no test.
         """
         shared = {name: self._has_whole(name) and not warn_of(self.no_share(name)) for name in self.values}
         rows = [self.rows(name, seed=seed, shared=each) for name, each in shared.items()]
@@ -102,7 +102,7 @@ class Cells(Result):
         return long_table(place, rows, [*axes, *self.units], self.positions, self.labels)
 
     def rows(self, metric: str, *, shared: bool, seed: int = 0) -> DataFrame:
-        """The rows of one metric, without q; `shared`: with shares."""
+        """The rows of one metric, without q; `shared` adds shares."""
         whole = self.difference(metric) if shared else None
         rows = cell_rows(self.axes, self._counted(metric), self.rounding(metric), whole, seed=seed)
         for index, unit in enumerate(self.units):
@@ -114,7 +114,7 @@ class Cells(Result):
         return rows.drop(columns="cell", errors="ignore").assign(metric=metric)
 
     def top(self, k: int = 5, metric: str | None = None) -> list[Any]:
-        """The `k` cells with the largest mean effects either way: named tuples, a place on each axis and `effect`."""
+        """The `k` cells with the largest mean effects in either direction: named tuples of axes and `effect`."""
         axes, rows = self.units or self.axes, []
         cell = namedtuple("Cell", [*axes, "effect"])
         names = [self.labels.get(axis) or (self.positions if axis in POSITIONAL else ()) for axis in axes]
@@ -137,9 +137,9 @@ class Cells(Result):
         return "up to " * (self.axes == ("step",)) + " ".join([name, *parts] if name else parts)
 
     def figure(self, metric: str | None = None, kind: Drawing = "map", **options: Any) -> Figure:
-        """A map of cells that have a head or a position, or the largest effects; of an order the metric step by step.
+        """A map of cells that have a head or a position, or the largest effects; for steps, the metric step by step.
 
-        `options` are those of `analyses.figures.cell_map` (`top_cells`, `steps`): `title`, `ax`, ...
+        For `options` see `analyses.figures.cell_map` (`top_cells`, `steps`): `title`, `ax`, ...
         """
         name = self._name(metric)
         one_of("kind", kind, Drawing)
@@ -155,7 +155,7 @@ class Cells(Result):
         return draw_figure("top_cells" if top else "cell_map", table, name, **options)
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """What was changed, each metric of the plain prompts, and the largest effects."""
+        """What was changed, each metric of the unpatched prompts, and the largest effects."""
         facts: dict[str, str] = {}
         for name in self.values:
             means = [signed(float(values[name].mean())) for values in (self.clean, self.corrupt) if values]
@@ -174,7 +174,7 @@ class Cells(Result):
         return f"{title}: {cells}, over {so_many(sizes[-1], 'prompt')}", facts
 
     def _repr_html_(self) -> str:
-        """Its lines, and a map of a sweep's cells that lie on a layer and one other axis."""
+        """The summary's lines, and a map if the sweep's cells lie on a layer and one other axis."""
         return super()._repr_html_() + (viewed(self) if self.corrupt else "")
 
     @property
@@ -187,7 +187,7 @@ class Cells(Result):
         return next(iter(self.values)) if metric is None else metric
 
     def _has_whole(self, metric: str | None) -> bool:
-        """Whether effects may be a share: of a difference, or of a metric of which all can be lost."""
+        """Whether there is a whole for shares: a difference, or a metric that can be lost entirely."""
         return bool(self.clean) and (bool(self.corrupt) or self._name(metric) in _FROM_ZERO)
 
     def _counted(self, metric: str | None) -> Float[Tensor, "*cells prompt"]:
@@ -195,7 +195,7 @@ class Cells(Result):
         return effect.nan_to_num() if self.kind == "search" else effect
 
     def rounding(self, metric: str) -> Float[Tensor, " prompt"]:
-        """The size of an effect on each prompt up to which it may be rounding."""
+        """The effect size, per prompt, up to which an effect may be rounding."""
         sizes = [values[metric] for values in (self.clean, self.corrupt) if values]
         if not sizes:
             return torch.zeros_like(self.values[metric].flatten(0, -2)[0])
@@ -203,7 +203,7 @@ class Cells(Result):
         return dust(*sizes) if self.corrupt else dust(*sizes, changed)
 
     def _largest(self, k: int, metric: str | None) -> list[tuple[tuple[int, ...], float]]:
-        """The cells with the largest mean effects, and these."""
+        """The cells with the largest mean effects, and those effects."""
         mean = self._counted(metric).detach().double().nanmean(-1)
         size = mean.abs().nan_to_num(-1).flatten()
         order = size.argsort(descending=True, stable=True)[: min(k, int((size >= 0).sum()))]
@@ -212,10 +212,10 @@ class Cells(Result):
 
 
 def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | None:
-    """Why nothing is a share of a metric's whole (clean less corrupt, or clean); None where shares mean something.
+    """Why shares of a metric's whole (clean - corrupt, or clean) mean nothing; None if they mean something.
 
     The whole, or the answers' logit difference, is small against its spread or has the wrong sign; or the model answers
-    clean prompts no better than a coin (of five to seven prompts, no more than half).
+    clean prompts no better than a coin (of five to seven prompts, at most half).
     """
     for name in [name for name in dict.fromkeys((ANSWERS, metric)) if name in clean]:
         whole = clean[name] if corrupt is None else clean[name] - corrupt[name]
@@ -231,15 +231,15 @@ def refusal(metric: str, clean: Values, corrupt: Values | None = None) -> str | 
 def guessed(
     clean: Float[Tensor, " prompt"], answers: Sequence[str] = (), clusters: Sequence[Sequence[str]] = ()
 ) -> str | None:
-    """Why the model cannot do a task: by logit differences it answers no better than a coin.
+    """Why the model cannot do a task: by its logit differences it answers no better than a coin.
 
-    The 95% interval of how often it is right, over prompts or what they share (`clusters`), reaches down to one half.
+    The 95% interval of its accuracy, over prompts or what they share (`clusters`), reaches down to one half.
     """
     right, names = (clean > 0).double().cpu().numpy(), np.array([*answers] or [""] * len(clean))
     for answer in dict.fromkeys(names):
         rights = np.where(names == answer, right, np.nan)
         accuracy = shares(rights[:, None], np.ones(len(rights)), clusters=clusters)
-        if not accuracy.low[0] > 0.5:  # of few prompts there is no interval
+        if not accuracy.low[0] > 0.5:  # few prompts have no interval
             prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
             all_right = (count := int(np.nansum(rights))) == accuracy.n[0]
             why = ": too few to tell from a coin, so give more" if all_right else ", which a coin would do as well"
@@ -248,14 +248,14 @@ def guessed(
 
 
 def warn_of(reason: str | None) -> bool:
-    """Whether there is a reason to give no shares, with a warning that says it."""
+    """Warn of a reason to give no shares; return whether there is one."""
     if reason:
         warn(f"no shares: {reason}", InputWarning, stacklevel=3)
     return bool(reason)
 
 
 def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | None:
-    """Why shares of `whole` mean nothing: its mean lies within `least` standard errors of 0; None where they do."""
+    """Why shares of `whole` mean nothing (its mean lies within `least` standard errors of 0); None if they do."""
     mean = float(whole.mean())
     error = float(whole.std() / len(whole) ** 0.5) if len(whole) > 1 else 0.0
     if mean == 0 or abs(mean) < least * error:
@@ -268,7 +268,7 @@ def unreliable(whole: Float[Tensor, " prompt"], least: float = 3.0) -> str | Non
 
 
 def dust(*metrics: Float[Tensor, " prompt"]) -> Float[Tensor, " prompt"]:
-    """The size of an effect on each prompt up to which it may be rounding."""
+    """The effect size, per prompt, up to which an effect may be rounding."""
     size = torch.stack([each.abs() for each in metrics]).amax(0)
     return _ROUNDING * torch.finfo(size.dtype).eps * size
 
@@ -281,10 +281,10 @@ def cell_rows(
     *,
     seed: int = 0,
 ) -> DataFrame:
-    """One row a cell: its place on each axis, then `effect`, its interval, p, share, and over how many prompts.
+    """One row per cell: its index on each axis, then `effect`, its interval, p, share, and n, the number of prompts.
 
-    Missing are shares without a `whole`, intervals of fewer than three prompts, p of a single one, and p of cells that
-    move nothing by more than `least`. Cells that lie in no prompt (NaN) are left out.
+    Shares are missing without a `whole`, intervals with fewer than three prompts, p with one prompt or if no effect
+    exceeds `least`. Cells that no prompt has (NaN) are left out.
     """
     import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
@@ -293,7 +293,7 @@ def cell_rows(
     total = None if whole is None else whole.double().cpu().numpy()
     columns = {name: np.full(values.shape[1], np.nan) for name in ESTIMATED if name not in {"q", "n"}}
     exists = ~np.isnan(values)
-    for prompts in np.unique(exists, axis=1).T:  # of unequal length: cells that the same prompts reach
+    for prompts in np.unique(exists, axis=1).T:  # prompts differ in length: group cells by the prompts that have them
         if not prompts.any():
             continue
         cells = (exists == prompts[:, None]).all(0)
@@ -321,8 +321,8 @@ def long_table(
 ) -> DataFrame:
     """Rows of several metrics (`cell_rows`, and more columns) as one table: `constants`, axes, tokens, numbers.
 
-    Position axes hold the names in `positions`, where there are some. `labels` are, by column (`token`,
-    `corrupt_token`, of keys with `key_` before it), the token at each place; by axis (`sender`, `receiver`) its names.
+    Position axes hold the names in `positions`, if there are any. `labels` give, by column (`token`, `corrupt_token`,
+    for keys with the prefix `key_`), the token at each index, and by axis (`sender`, `receiver`) its names.
     """
     import pandas as pd  # noqa: PLC0415 (as above)
 
@@ -345,5 +345,5 @@ def long_table(
 
 
 def named_places(indices: Iterable[int], names: Sequence[str | None]) -> np.ndarray:
-    """A column with the name of each place."""
+    """A column with the name of each index."""
     return np.array([names[int(index)] for index in indices], dtype=object)

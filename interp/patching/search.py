@@ -1,9 +1,9 @@
 """Which few of many cells matter most? Gradients estimate all; only those that could change the answer are measured.
 
-Gradients at both prompts estimate every cell; where the two disagree, the estimate is in doubt. The most promising
-cells are measured, the most doubtful prompts first, until no other cell can be among the first k. An estimate's error,
-in units of its doubt, is taken as Student t; all measured cells share its scale, which each cell's own prompts refine
-(a moderated t, as in Smyth 2004).
+Gradients at both prompts estimate every cell; the more the two disagree, the larger the estimate's doubt. We measure
+the most promising cells, their most doubtful prompts first, until no other cell can be among the first k. We model an
+estimate's error, in units of its doubt, as Student t. All measured cells share its scale, which each cell's own prompts
+refine (a moderated t, as in Smyth 2004).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,18 +28,18 @@ from interp.patching.sweeps import fill, prompt_groups
 from interp.transformer import with_parts
 
 Array = np.ndarray
-_DF = 3.0  # of the errors: heavy tails, since estimates now and then miss badly
-_PRIOR = 3.0  # how many times a cell's own errors must outnumber _DF to count as much as everyone's
-_SAMPLE = 20  # cells of all sizes measured at the start, at least; otherwise one in so many
+_DF = 3.0  # of the errors: heavy tails, since estimates sometimes miss badly
+_PRIOR = 3.0  # a cell's own errors must outnumber _DF this many times to weigh as much as the shared scale
+_SAMPLE = 20  # at the start, measure at least this many cells of all sizes, or one in this many
 
 
 @dataclass(frozen=True, repr=False)
 class TopCells(Cells):
     """The k cells with the largest mean effect, in either direction, measured exactly on all prompts.
 
-    `cells` are their places on `units`, strongest first; a named position is its place in `positions`. With the given
-    confidence no other cell's mean effect exceeds `limit`, in either direction. `paid` (cell, prompt) were measured, of
-    `total` that a patch can change.
+    `cells` are their indices on `units`, strongest first; a named position is an index into `positions`. With the given
+    confidence no other cell's mean effect exceeds `limit`, in either direction. Of the `total` (cell, prompt) that a
+    patch can change, `paid` were measured.
     """
 
     limit: float = 0.0
@@ -47,7 +47,7 @@ class TopCells(Cells):
     total: int = 0
 
     def facts(self) -> tuple[str, Mapping[str, str]]:
-        """The cells, how large any other may be, and what was measured."""
+        """The cells, how large any other may be, and how much was measured."""
         facts = {self.label(cell): signed(mean) for cell, mean in zip(self.cells, self.mean().tolist(), strict=True)}
         facts["any other"] = f"{self.limit:.3g} at most"
         facts["measured"] = f"{self.paid:,} of {self.total:,} cells and prompts that can change"
@@ -74,14 +74,14 @@ def top_cells(
     """The k cells of a sweep whose mean effect over prompts is largest, without measuring them all.
 
     A prompt too short for a cell's position counts as 0, so that no cell wins by being rare. The confidence has a
-    Bonferroni correction over cells. A cell can be missed if neither gradient shows it and no measured cell is like it.
+    Bonferroni correction over cells. The search can miss a cell that neither gradient nor a similar cell reveals.
 
     Args:
-        metric: what to read; it must have a gradient.
+        metric: what to read; must have a gradient.
         model, pairs, site, by, direction, stack, attention, budget: as in `sweep`.
         k: how many cells.
-        confidence: that no cell left out belongs among them, ties aside.
-        tie: cells whose effect is within this share of the k-th count as equal to it.
+        confidence: probability that no other cell belongs among them, ties aside.
+        tie: cells whose effect is within this fraction of the k-th's count as tied.
     """
     model = with_parts(model, "the screened search")
     if not 0 < confidence < 1:
@@ -94,7 +94,7 @@ def top_cells(
     limit, runs = row_limit(model, pairs, budget, plan.patch_site), PlainRun.from_both(model, *plan.inputs)
     groups = [*prompt_groups(plan, runs, limit, alone=True)]
     plain = read_values(model, runs[0], plan.readouts)
-    reached = torch.zeros(*plan.shape, len(pairs))  # 1 where a patch can change a cell of a prompt
+    reached = torch.zeros(*plan.shape, len(pairs))  # 1 if a patch there can have an effect
     for chunk in (each for group in groups for each in group.chunks(limit, np.ones(plan.shape, dtype=bool))):
         chunk.put({metric.name: reached}, [reached.new_ones(1, 1)])
     options = {"qk_fix": site in {"q", "k"}, "budget": budget, "stack": stack, "attention": attention}
@@ -107,7 +107,7 @@ def top_cells(
 
     @torch.no_grad()
     def measure(selected: Array) -> Array:
-        """Exact effects of the selected (cell, prompt)."""
+        """Exact effects of the selected cells and prompts."""
         cells, values = plan.of_names(selected.reshape(shape)), plan.unchanged(plain)
         chunks = [each for group in groups for each in group.chunks(limit, cells[..., int(group.prompts[0])])]
         fill(model, values, chunks, limit)
@@ -125,19 +125,19 @@ def top_cells(
 
 
 class _Race:
-    """Estimates and measurements of each (cell, prompt), and which is measured next."""
+    """Estimates and measurements of each (cell, prompt), and which to measure next."""
 
     def __init__(self, estimate: Array, second: Array, live: Array, measure: Callable[[Array], Array]):
-        self.values = np.where(live, estimate, 0.0)  # estimates, until they are measured; the rest is 0 exactly
+        self.values = np.where(live, estimate, 0.0)  # estimates until measured; exactly 0 elsewhere
         self.estimate, self.measure = self.values.copy(), measure
         self.doubt = np.where(live, np.abs(estimate) + np.abs(estimate - second), 0.0)
         self.open = live.copy()
         self.live, self.paid = live, 0
-        self.step = max(1, live.shape[1] // 32)  # prompts of a cell that are measured at a time
+        self.step = max(1, live.shape[1] // 32)  # prompts of a cell measured at a time
 
     def run(self, k: int, confidence: float, tie: float) -> tuple[Array, float]:
-        """The first k cells, strongest first, and what no other cell exceeds."""
-        # cells evenly spaced in order of doubt: their errors calibrate the others'
+        """The first k cells, strongest first, and the limit that no other cell exceeds."""
+        # cells evenly spaced in order of doubt: their errors calibrate the rest
         size = self.doubt.mean(1)
         order = np.argsort(-size)[: int((size > 0).sum())]
         count = min(len(order), max(_SAMPLE, len(order) // _SAMPLE))
@@ -169,13 +169,13 @@ class _Race:
         self.paid += int(selected.sum())
 
     def _error(self, confidence: float) -> Array:
-        """How far each cell's mean may be from its estimate, for all cells at once with this confidence."""
+        """How far each cell's mean may be from its estimate, with this confidence for all cells jointly."""
         closed, errors = self.live & ~self.open & (self.doubt > 0), self.values - self.estimate
         measured, count = closed.any(1), closed.sum(1)
         if not measured.any():
             return np.where(self.open, self.doubt, 0.0).mean(1)
         ratios = np.where(closed, errors, 0.0).sum(1)[measured] / np.where(closed, self.doubt, 0.0).sum(1)[measured]
-        variance = np.square(ratios).mean() * (_DF - 2) / _DF  # of a t with scale 1, the mean square is df / (df - 2)
+        variance = np.square(ratios).mean() * (_DF - 2) / _DF  # a t with scale 1 has mean square df / (df - 2)
         squares = np.square(np.divide(errors, self.doubt, where=closed, out=np.zeros_like(errors))).sum(1)
         scale = np.sqrt((_PRIOR * _DF * variance + squares) / (_PRIOR * _DF + count))
         tail = -special.stdtrit(_DF + count, (1 - confidence) / (2 * len(errors)))

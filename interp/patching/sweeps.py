@@ -1,6 +1,6 @@
-"""Exact sweeps: every cell of a site patched, at a fraction of one forward pass a cell.
+"""Exact sweeps: every cell of a site patched, at a fraction of one forward pass per cell.
 
-A cell at layer l and position p changes nothing below l, nor in a causal stack before p. So it starts at its own layer
+A cell at layer l and position p changes nothing below l nor, in a causal stack, before p. So it starts at its own layer
 with only the rows that it changes. Groups of prompts and chunks of their cells share passes. `sweep_by_forward` is the
 plain way; both give the same numbers.
 """
@@ -56,15 +56,15 @@ def sweep(
             (`embed`, `resid_final`, `logits`: one layer, 0).
         by: the cells' axes: `layer`, then any of `head` (key/value heads for `k` and `v`), `position`, for `pattern`
             and `scores` `query` and `key`, in feed-forwards `neuron` or `expert`. Positions count each prompt's own
-            tokens (for keys and values of cross-attention the source's). If the pairs name positions, an axis has an
-            entry a name, and nothing else is patched.
+            tokens (for keys and values of cross-attention, the source's). If the pairs name positions, an axis has one
+            entry per name, and no other position is patched.
         direction: `denoise` (`denoising`) puts clean activations into the corrupted prompt, `noise` (`noising`)
             corrupted ones into the clean prompt.
         stack: `encoder` or `decoder`; by default the one that the output layer reads.
         attention: `self` or `cross`: whose `z`, `q`, `k`, `v`, `pattern` or `scores`.
-        budget: bytes that the sweep may take; prompts and their cells go through in as many parts as that needs.
+        budget: bytes that the sweep may take; prompts and cells are split into as many parts as that needs.
 
-    A site that is the same in both prompts, and a budget too small for one cell, are an `InputError`.
+    A site that cannot differ between the prompts, and a budget too small for one cell, are an `InputError`.
     """
     if not isinstance(model, Transformer):
         return sweep_by_forward(model, pairs, metrics, site, by, direction, stack=stack, attention=attention)
@@ -87,7 +87,7 @@ def unpatched(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """The metrics of the clean and the corrupted prompts, by name: is there a difference that patching can move?
 
-    They are `clean` and `corrupt` of `Cells`. Arguments are those of `sweep`.
+    They equal `clean` and `corrupt` of `Cells`. For the arguments see `sweep`.
     """
     readouts, parts = prepared(model, pairs, metrics), []
     if not isinstance(model, Transformer):
@@ -100,9 +100,9 @@ def unpatched(
 
 
 def swept(plan: Plan, runs: Sequence[PlainRun], base: Values, budget: int) -> Values:
-    """Metrics, `*by prompt`, of the first of two runs with what the second has at each cell.
+    """Metrics, `*by prompt`, of the first run with each cell patched from the second.
 
-    Cells that no change can reach keep the plain run's value (`base`). Position axes count columns.
+    Cells that can have no effect keep the plain run's value (`base`). Position axes count columns.
     """
     values = plan.unchanged(base)
     if plan.patch_site.in_engine(plan.by):
@@ -121,12 +121,12 @@ def _joined(parts: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class PromptGroup:
-    """The cells of prompts that are swept together: those with the same first changed position and the same length."""
+    """Prompts that are swept together, with one first changed position and one length, and their cells."""
 
     by: tuple[str, ...]
     prompts: Int[Tensor, " prompt"]
     first: int
-    lengths: dict[str, int]  # of each stack's texts, the longest where they differ: only in the stack not swept
+    lengths: dict[str, int]  # of each stack's texts; the longest, in a stack that is not swept
     base: PlainRun
     patches: SitePatches
     readouts: list[Readout]
@@ -138,11 +138,11 @@ class PromptGroup:
         return self.patches.patch_site
 
     def regions(self) -> Iterator[Region]:
-        """The cells of a layer that can have an effect, an axis of heads or neurons aside."""
+        """A layer's cells that can have an effect, as regions; heads or neurons are not told apart here."""
         site, rows, by_unit = self.patch_site, [None], bool({*self.patch_site.units} & {*self.by})
         if axis := next((axis for axis in ("position", "query") if axis in self.by), None):
             rows = range(self.first if site.counted(axis) == site.stack else 0, self.lengths[site.counted(axis)])
-        # a changed query spreads its attention anew over all keys, also over those that are as they were
+        # a changed query redistributes its attention over all keys, including unchanged ones
         keys = range(self.lengths[site.counted("key")]) if "key" in self.by else [None]
         for row, key in product(rows, keys):
             if site.causal and site.attention == "self" and row is not None and key is not None and key > row:
@@ -158,7 +158,7 @@ class PromptGroup:
         return max(self.first, region.key or 0) if region.position is None else region.position
 
     def chunks(self, limit: int, selected: Selection) -> "Iterator[Chunk]":
-        """All selected cells that can have an effect, at most so many rows of them at a time."""
+        """All selected cells that can have an effect, in chunks of at most `limit` rows."""
         for region in self.regions() if selected.any() else ():
             first = self.first_reached(region)
             if first <= self.last_read:
@@ -167,7 +167,7 @@ class PromptGroup:
     def chunks_of(self, region: Region, first: int, limit: int, selected: Selection) -> "Iterator[Chunk]":
         """The selected cells of a region, layer by layer, that change positions from `first` on."""
         for layer in range(self.patch_site.n_layers):
-            heads = np.flatnonzero(selected[self.entry(layer, region)]).tolist()  # [0] where cells are no heads
+            heads = np.flatnonzero(selected[self.entry(layer, region)]).tolist()  # [0] if cells are not heads
             step = max(1, limit // self.suffix(first).rows) if heads else 1
             for begin in range(0, len(heads), step):
                 yield Chunk(self, self.suffix(first), layer, region, heads[begin : begin + step])
@@ -178,14 +178,14 @@ class PromptGroup:
         return int(max(readout.positions.max() for readout in self.readouts))
 
     def suffix(self, first: int) -> Suffix:
-        """What the cells share that change positions from `first` on."""
+        """What cells that change positions from `first` on share."""
         if first not in self.suffixes:
             reads = [torch.cat([readout.positions for readout in self.readouts], 1)]
             self.suffixes[first] = Suffix.in_stack(self.patches.model, self.base, self.patch_site.stack, first, reads)
         return self.suffixes[first]
 
     def entry(self, layer: int, region: Region) -> tuple[int | slice | None, ...]:
-        """Where the cells lie in the table of all cells."""
+        """The region's index in the table of all cells."""
         indices = {"position": region.position, "query": region.position, "key": region.key}
         return (layer, *(indices.get(axis, slice(None)) for axis in self.by[1:]))
 
@@ -193,7 +193,7 @@ class PromptGroup:
 def prompt_groups(
     plan: Plan, runs: Sequence[PlainRun], limit: int, *, alone: bool = False, alike: Tensor | None = None
 ) -> Iterator[PromptGroup]:
-    """Prompts by length, in a causal stack by first changed position too, and by rows of `alike`; or each `alone`."""
+    """Groups of prompts with one length, one first changed position (if causal) and one row of `alike`; or `alone`."""
     pairs, site, model = plan.pairs, plan.patch_site, plan.transformer
     texts = {name: pairs.read_by(name) for name in model.config.stacks}
     stack_lengths = texts[site.stack].lengths
@@ -213,7 +213,7 @@ def prompt_groups(
 
 @dataclass(frozen=True)
 class Chunk:
-    """Cells that enter together: those of a region in one layer, of some heads where each head is one."""
+    """Cells that enter together: a region's cells in one layer, only those of `heads` if each head is a cell."""
 
     group: PromptGroup
     suffix: Suffix
@@ -223,11 +223,11 @@ class Chunk:
 
     @property
     def rows(self) -> int:
-        """Cells x prompts x positions that they add to a pass."""
+        """Cells x prompts x positions that the chunk adds to a pass."""
         return len(self.heads) * self.suffix.rows
 
     def put(self, values: dict[str, Tensor], measured: Sequence[Float[Tensor, "cell prompt"]]) -> None:
-        """The cells' metrics into the tables of all cells."""
+        """Write the cells' metrics into the tables of all cells."""
         for readout, value in zip(self.group.readouts, measured, strict=True):
             rows = values[readout.name][self.group.entry(self.layer, self.region)]
             if self.region.by_head:
@@ -237,13 +237,13 @@ class Chunk:
 
 
 def passes(chunks: Sequence[Chunk], limit: int) -> Iterator[list[Chunk]]:
-    """Chunks that share a pass, in order, about equally many rows each time."""
+    """Split chunks, in order, into passes of about equally many rows."""
     total = sum(chunk.rows for chunk in chunks)
     return fitting(chunks, attrgetter("rows"), limit, enough=total / max(1, ceil(total / limit)))
 
 
 def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk], limit: int) -> None:
-    """Measure some cells and put their metrics into the tables."""
+    """Measure some cells and write their metrics into the tables."""
     for party in passes(sorted(chunks, key=lambda chunk: chunk.layer), limit):
         entering = [each.group.patches.enter(each.suffix, each.layer, each.region, each.heads) for each in party]
         arrived = resume(model, entering)
@@ -254,7 +254,7 @@ def fill(model: Transformer, values: dict[str, Tensor], chunks: Sequence[Chunk],
 
 
 def put(chunks: Sequence[Chunk], values: dict[str, Tensor], arrived: AtReads) -> None:
-    """The metrics of chunks that arrived together, from the stream at the read positions, into the tables."""
+    """Write into the tables the metrics of chunks that arrived together, from the stream at the read positions."""
     group, sizes = chunks[0].group, [len(chunk.heads) for chunk in chunks]
     model, widths = group.patches.model, [readout.positions.shape[1] for readout in group.readouts]
     finals = zip(group.readouts, model.last.norm(arrived).split(widths, -2), strict=True)

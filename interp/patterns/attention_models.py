@@ -1,9 +1,9 @@
 """Which simple rules make up a head's attention, and which properties of a key decide how much attention it gets?
 
-Two models are fitted to attention over visible keys, an entry for each row and key, unpadded. In a mixture, a rule
-attends to the keys it names as uniform attention would, and the first part attends to all keys; where a rule names no
-key of a row, the others share its weight in proportion to their own. In a conditional logit (McFadden 1974) attention
-is a softmax of scores, and a score adds up one weight for each mark of the key; without weights it is uniform.
+We fit two models to attention over visible keys, one entry per row and key, unpadded. In a mixture, a rule attends to
+the keys it names as uniform attention would, and the first part attends to all keys. If a rule names no key of a row,
+the other parts share its weight in proportion to their own. In a conditional logit (McFadden 1974) attention is a
+softmax of scores, and a score sums one weight per mark of the key; with zero weights it is uniform.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,26 +20,26 @@ from interp.patterns.totals import N_GROUPS
 from interp.probes.lbfgs import minimise
 
 _FARTHEST, _SHRINKAGE, _LEAST = 32.0, 0.1, 1e-9
-_LARGEST = 80.0  # of a score: its exponential is still a number in float32
-_STRETCH = 2048  # pairs that are read at once: what a hundred heads have of them stays in the processor's cache
+_LARGEST = 80.0  # largest score: its exponential is still finite in float32
+_STRETCH = 2048  # pairs read at once: for a hundred heads they fit in the CPU's cache
 PartWeights = Float[Tensor, "part head"]
 MarkWeights = Float[Tensor, "mark head"]
 
 
 class Named(NamedTuple):
-    """Sparse marks in the form that `embedding_bag` adds up: of a hundred marks a key has four."""
+    """Sparse marks in the form that `embedding_bag` sums; a key has about four of a hundred marks."""
 
     entries: Int[Tensor, " named"]
     begins: Int[Tensor, " one"]
-    share: Float[Tensor, " named"] | None = None  # by which each counts; alike by default
+    share: Float[Tensor, " named"] | None = None  # each entry's weight; equal by default
 
     def sums(self, values: Float[Tensor, "many head"]) -> Float[Tensor, "one head"]:
-        """Of what is named."""
+        """The values' sums over each bag of named entries."""
         return embedding_bag(self.entries, values.contiguous(), self.begins, mode="sum", per_sample_weights=self.share)
 
 
 def named(marks: Bool[Tensor, "pair mark"], shares: Float[Tensor, "pair mark"] | None = None) -> tuple[Named, Named]:
-    """The marks of each pair and the pairs of each mark; with `shares`, by how much each counts."""
+    """The marks of each pair and the pairs of each mark, weighted by `shares`, if given."""
     pair, mark = marks.nonzero(as_tuple=True)
     share, by_mark = None if shares is None else shares[pair, mark], mark.argsort(stable=True)
     begins = [count.cumsum(0) - count for count in (marks.sum(1), marks.sum(0))]
@@ -49,13 +49,13 @@ def named(marks: Bool[Tensor, "pair mark"], shares: Float[Tensor, "pair mark"] |
 
 @dataclass(frozen=True)
 class VisibleKeys:
-    """Every pair of a row and a key that it sees, with what each head gives it."""
+    """Every pair of a row and a key that it sees, with each head's attention."""
 
-    row: Int[Tensor, " pair"]  # the number of its row; ascending
+    row: Int[Tensor, " pair"]  # its row's index; ascending
     group: Int[Tensor, " row"]  # the group of documents that a row belongs to; ascending
-    uniform: Float[Tensor, " pair"]  # what a head gives that looks at all tokens alike; above 0, adds up to 1 in a row
-    attention: Float[Tensor, "pair head"]  # adds up to 1 in a row
-    marks: Bool[Tensor, "pair mark"]  # the keys that a rule names: the last verb, every noun
+    uniform: Float[Tensor, " pair"]  # a uniform head's attention; above 0, sums to 1 in a row
+    attention: Float[Tensor, "pair head"]  # sums to 1 in a row
+    marks: Bool[Tensor, "pair mark"]  # whether a rule names the key: the last verb, every noun
 
     @staticmethod
     def from_pairs(
@@ -65,7 +65,7 @@ class VisibleKeys:
         attention: Float[Tensor, "pair head"],
         marks: Bool[Tensor, "pair mark"],
     ) -> "VisibleKeys":
-        """Pairs in any order; rows without any are left out, `uniform` and `attention` are made to add up to 1."""
+        """From pairs in any order; drops rows without pairs, and makes `uniform` and `attention` sum to 1 in a row."""
         place, order = (group[row] * len(group) + row).sort(stable=True)
         present, row = place.unique_consecutive(return_inverse=True)
         parts = (uniform[order][:, None], attention[order])
@@ -81,11 +81,11 @@ class VisibleKeys:
         return VisibleKeys.from_pairs(self.row[in_half], self.group, *(part[in_half] for part in parts))
 
     def having(self, marks: Sequence[int]) -> "VisibleKeys":
-        """With some of the marks."""
+        """The same pairs with only these marks."""
         return replace(self, marks=self.marks[:, [*marks]])
 
     def stretches(self) -> "Iterator[VisibleKeys]":
-        """Neighbouring rows of one group, so few at a time that what is read of them stays in the processor's cache."""
+        """Neighbouring rows of one group, few enough at a time to fit in the CPU's cache."""
         ends = torch.bincount(self.row, minlength=len(self.group)).cumsum(0).tolist()
         groups = self.group.tolist()
         first = begin = 0
@@ -102,7 +102,7 @@ class VisibleKeys:
         return _summed(values, self.row, len(self.group))
 
     def over_groups(self, values: Float[Tensor, "row head"]) -> Float[Tensor, "group head"]:
-        """The sum of each group's rows."""
+        """Sums over each group's rows."""
         return _summed(values.double(), self.group, N_GROUPS)
 
     def rows(self) -> Float[Tensor, " group"]:
@@ -120,16 +120,16 @@ def _summed(values: Float[Tensor, "pair any"], to: Int[Tensor, " pair"], count: 
 
 
 class _MixtureRows(NamedTuple):
-    """Some rows of one group, what each part gives each key, which parts a row has, and the heads' attention."""
+    """Some rows of one group: each part's attention to each key, the parts of each row, and the heads' attention."""
 
     keys: VisibleKeys
-    parts: Named  # of a pair
-    pairs: Named  # of a part
+    parts: Named  # the parts of each pair
+    pairs: Named  # the pairs of each part
     has: Float[Tensor, "row part"]
     attention: Float[Tensor, "pair head"]
 
     def masses(self, weights: PartWeights) -> tuple[PartWeights, PartWeights]:
-        """What attention each part has, over its weight; and in how many rows it could have had it."""
+        """Each part's attention divided by its weight, and the divisor of the EM step (see `fit_mixture`)."""
         mixed = self.attention / self.parts.sums(weights)
         return self.pairs.sums(mixed), self.has.T @ (self.has @ weights).reciprocal_()
 
@@ -137,10 +137,10 @@ class _MixtureRows(NamedTuple):
 def fit_mixture(visible: VisibleKeys, *, tolerance: float = 5e-4, steps: int = 300) -> PartWeights:
     """Weights of the parts for each head, by EM (Dempster, Laird & Rubin 1977); the first part is uniform attention.
 
-    They maximise sum A log(sum_k w_k p_k / sum_k w_k), with inner sums over the parts that a row has, and add up to 1.
-    The divisor makes the second step a minorisation (Hunter 2004): w_k is the attention of part k, divided by the sum
-    over its rows of 1 / (the weights of the row's parts). Two of each three steps extrapolate the third (Varadhan &
-    Roland 2008). A head is done once no part's share of its attention moves by more than `tolerance` in three steps.
+    They maximise sum A log(sum_k w_k p_k / sum_k w_k), with inner sums over the parts that a row has, and sum to 1.
+    Because of the divisor the M step is a minorisation (Hunter 2004): w_k is the attention of part k, divided by the
+    sum over its rows of 1 / (the weights of the row's parts). Every third step starts from an extrapolation of the two
+    before (Varadhan & Roland 2008). A head is done once no part's share moves by more than `tolerance` in three steps.
     """
     n_parts, n_heads = visible.marks.shape[1] + 1, visible.attention.shape[1]
     fitted = visible.attention.new_full((n_parts, n_heads), 1 / n_parts)
@@ -163,7 +163,7 @@ def fit_mixture(visible: VisibleKeys, *, tolerance: float = 5e-4, steps: int = 3
 
 
 def _step(rows: Sequence[_MixtureRows], weights: PartWeights) -> tuple[PartWeights, PartWeights]:
-    """The next weights, and what share of the attention each part has with these."""
+    """The next weights, and each part's share of the attention with the present ones."""
     had, could = torch.zeros_like(weights), torch.full_like(weights, _LEAST)
     for part in rows:
         gained, over = part.masses(weights)
@@ -173,7 +173,7 @@ def _step(rows: Sequence[_MixtureRows], weights: PartWeights) -> tuple[PartWeigh
 
 
 def _farther(start: PartWeights, once: PartWeights, twice: PartWeights) -> PartWeights:
-    """Where two steps lead to, if many more go on as they do."""
+    """Extrapolate two steps: where many more like them would lead (Varadhan & Roland 2008)."""
     way, turn = once - start, twice - 2 * once + start
     length = (way.norm(dim=0) / turn.norm(dim=0).clamp(min=_LEAST)).clamp(1, _FARTHEST)
     ahead = (start + 2 * length * way + length**2 * turn).maximum(_SHRINKAGE * twice)
@@ -181,7 +181,7 @@ def _farther(start: PartWeights, once: PartWeights, twice: PartWeights) -> PartW
 
 
 def mixture_shares(visible: VisibleKeys, weights: PartWeights) -> Float[Tensor, "group part head"]:
-    """Each group's attention, part by part: of how many rows each part has all (mean responsibilities, summed)."""
+    """Each group's attention by part, in rows: responsibilities summed over the group's attention."""
     totals = visible.attention.new_zeros(N_GROUPS, *weights.shape, dtype=torch.float64)
     for part in _mixture_rows(visible):
         totals[part.keys.group[0]] += weights * part.masses(weights)[0]
@@ -198,7 +198,7 @@ def mixture_gain(visible: VisibleKeys, weights: PartWeights) -> Float[Tensor, "g
 
 
 def _mixture_rows(visible: VisibleKeys) -> Iterator[_MixtureRows]:
-    """Uniform attention and every mark's, row by row."""
+    """Rows with the parts of a mixture: uniform attention, and each mark's."""
     for keys in visible.stretches():
         uniform = keys.uniform[:, None]
         parts = torch.cat([uniform, keys.marks * uniform], 1)
@@ -213,15 +213,15 @@ class _LogitRows(NamedTuple):
     """Some rows of one group, and the marks of their keys."""
 
     keys: VisibleKeys
-    marks: Named  # of a pair
-    marked: Named  # pairs, of a mark
+    marks: Named  # the marks of each pair
+    marked: Named  # the pairs of each mark
 
     @staticmethod
     def from_keys(visible: VisibleKeys) -> "list[_LogitRows]":
         return [_LogitRows(keys, *named(keys.marks)) for keys in visible.stretches()]
 
     def scored(self, weights: MarkWeights) -> tuple[Float[Tensor, "pair head"], ...]:
-        """Of each pair its score and exp(score) x uniform attention, and the sums of the latter by row."""
+        """Each pair's score, exp(score) x uniform attention, and the sums of the latter by row."""
         score = self.marks.sums(weights).clamp_(-_LARGEST, _LARGEST)
         risen = score.exp().mul_(self.keys.uniform[:, None])
         return score, risen, self.keys.by_row(risen)
@@ -230,10 +230,10 @@ class _LogitRows(NamedTuple):
 def fit_logit(
     visible: VisibleKeys, *, start: MarkWeights | None = None, penalty: float = 1e-4, tolerance: float = 5e-4
 ) -> MarkWeights:
-    """One conditional logit a head: the minimum of mean cross-entropy a row + penalty / 2 x sum of squared weights.
+    """One conditional logit per head: minimises mean cross-entropy per row + penalty / 2 x sum of squared weights.
 
-    The penalty keeps finite the weight of a key that gets all attention. The fit begins at `start`, 0 by default; a
-    head rests once a step promises to lower its value by less than `tolerance`, in nats a row.
+    The penalty keeps the weights finite if a mark's keys get all attention. The fit begins at `start`, 0 by default. A
+    head is done once a step promises to lower its value by less than `tolerance`, in nats per row.
     """
     n_rows, attention, parts = len(visible.group), visible.attention, _LogitRows.from_keys(visible)
     start = attention.new_zeros(visible.marks.shape[1], attention.shape[1]) if start is None else start

@@ -1,7 +1,7 @@
 """How much attention falls on the keys that measures claim? One batched product reads all measures of all heads.
 
-A measure claims keys, `prompt query key`. A row that sees a claimed key counts; its value is the attention there. Under
-the null a row's keys change places (`interp.patterns.nulls`).
+A measure claims keys, `prompt query key`. A row that sees a claimed key counts; its value is the attention there. The
+null permutes a row's keys (`interp.patterns.nulls`).
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ PerRow = Float[Tensor, "prompt head query"]
 
 @dataclass(frozen=True)
 class Sums:
-    """Sums over eligible rows, how many rows they are, and the sums' mean and variance under permuted keys."""
+    """Sums over eligible rows, the number of rows, and the sums' mean and variance under permuted keys."""
 
     scores: Scores
     counts: Scores
@@ -29,13 +29,13 @@ class Sums:
 
     @staticmethod
     def joined(parts: "Sequence[Sums]", order: Sequence[int]) -> "Sums":
-        """The measures of all parts, put in an order."""
+        """The measures of all parts, reordered by `order`."""
         columns = zip(*(vars(part).values() for part in parts), strict=True)
         return Sums(*(torch.cat(column, -1)[..., [*order]] for column in columns))
 
 
 class Exchange:
-    """The keys that change places: all visible ones, or some of them."""
+    """The keys that are permuted: all visible ones, or some of them."""
 
     def __init__(self, rows: Rows, keys: Bool[Tensor, "prompt query key"]):
         self.first = keys[:, None, :, 0]
@@ -43,7 +43,7 @@ class Exchange:
         self.behind = keys[:, None, :, 1:] if bool(unexchanged.any()) else None  # None: all that rows see
 
     def moments(self, sink: Sink) -> list[tuple[PerRow, PerRow]]:
-        """Each row's mass and squares over these keys: as it is, and of what is left without the first position."""
+        """Each row's mass and sum of squares over these keys: with the first position, and renormalised without it."""
         first, mass, squares = sink.first * self.first, sink.rest, sink.squares
         if self.behind is not None:
             rest = sink.behind * self.behind
@@ -53,15 +53,15 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Eligible:
-    """Which rows of a batch count in one reading, and what permuted keys take of them."""
+    """Which rows of a batch count in one reading, and the factors of the null's mean and variance."""
 
-    eligible: Float[Tensor, "prompt query measure"]  # 1 where a row counts
-    mean: Float[Tensor, "prompt query measure"]  # what permuted keys take of the row's mass
-    variance: Float[Tensor, "prompt query measure"]  # and of its spread
-    n: Float[Tensor, "prompt query"]  # how many keys change places
+    eligible: Float[Tensor, "prompt query measure"]  # 1 if a row counts
+    mean: Float[Tensor, "prompt query measure"]  # the null's mean over the row's mass
+    variance: Float[Tensor, "prompt query measure"]  # its variance over the row's spread
+    n: Float[Tensor, "prompt query"]  # how many keys are permuted
 
     def sums(self, scores: Scores, moments: tuple[PerRow, PerRow], sink: Sink | None = None) -> Sums:
-        """Scores with the rows that count (`sink`: of each head, those left without the first position) and null."""
+        """Scores with their row counts (with `sink`, each head's rows that keep enough mass without it) and null."""
         (mass, squares), eligible = moments, self.eligible.to(scores)
         counts = eligible.sum(1)[:, None].expand_as(scores) if sink is None else sink.has_rest.to(scores) @ eligible
         spread = nulls.spread(mass, squares, self.n[:, None].to(mass))
@@ -69,15 +69,15 @@ class Eligible:
 
 
 class Claimed:
-    """The claims of measures on a batch, the same for every head: made once, read with any number of patterns.
+    """The claims of measures on a batch, the same for every head: built once, read with any number of patterns.
 
-    Few keys are claimed, so attention is read there alone.
+    Few keys are claimed, so only attention to these is read.
     """
 
     def __init__(self, rows: Rows, keys: Sequence[Bool[Tensor, "prompt query key"]], *, content: bool = False):
-        """Ask each row that is scored and sees one of the `keys` that a measure claims.
+        """Count each scored row that sees one of the `keys` that a measure claims.
 
-        Under the null they change places with all visible keys, or with `content` keys alone.
+        The null permutes them among all visible keys, or among `content` keys only.
         """
         claimed = torch.stack([*keys], 1) & (rows.visible & rows.scored[..., None])[:, None]  # prompt measure query key
         self.prompt, self.query, self.key = claimed.any(1).nonzero(as_tuple=True)
@@ -87,7 +87,7 @@ class Claimed:
         self.ends = torch.bincount(self.prompt, minlength=len(rows.ids)).tolist()
         self.eligible = []
         n_prompts, n_measures, n_queries, _ = claimed.shape
-        for first in (0, 1):  # with the first position, and without
+        for first in (0, 1):  # with the first position, then without
             counted = self.claims * (self.key >= first)[:, None]
             k = torch.zeros(n_prompts * n_queries, n_measures, device=self.key.device)
             k = k.index_add_(0, self.prompt * n_queries + self.query, counted).unflatten(0, (n_prompts, n_queries))
@@ -95,13 +95,13 @@ class Claimed:
             self.eligible.append(Eligible((k > 0).to(REAL), *nulls.on_set(k, n[..., None]), n))
 
     def read(self, pattern: Pattern, sink: Sink | None = None) -> dict[str, Sums]:
-        """The sums of both readings; `sink` is the pattern's own, where it is known."""
+        """The sums of both readings; `sink` is the pattern's own, if already computed."""
         sink = Sink.from_pattern(pattern) if sink is None else sink
         parts = zip(self.eligible, self._scores(pattern, sink), self.exchange.moments(sink), (None, sink), strict=True)
         return {name: rows.sums(*part) for name, (rows, *part) in zip(SINKS, parts, strict=True)}
 
     def read_rule(self, pattern: Pattern) -> dict[str, Sums]:
-        """The same of a rule: every row counts, one that looks at nothing but the first position too."""
+        """The same for a rule's pattern: every row counts, even one that attends only to the first position."""
         sink = Sink.from_pattern(pattern)
         readings = self.read(pattern, replace(sink, scale=torch.where(sink.rest > 0, 1 / sink.rest, 0)))
         counts = [rows.eligible.to(pattern).sum(1)[:, None] for rows in self.eligible]
@@ -111,7 +111,7 @@ class Claimed:
         }
 
     def _scores(self, pattern: Pattern, sink: Sink) -> tuple[Scores, Scores]:
-        """Attention to claimed keys, over rows: as it is, and of what is left without the first position."""
+        """Attention to claimed keys, summed over rows: with the first position, and renormalised without it."""
         n_keys, claims, sums = pattern.shape[-1], self.claims.to(pattern), []
         columns = (self.query * n_keys + self.key, self.query, self.key > 0, claims)
         for prompt, (place, query, behind, measures) in enumerate(

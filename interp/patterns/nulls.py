@@ -1,9 +1,9 @@
 """Would a measure come out the same if each row gave its attention to its keys in another order?
 
 The null permutes each row's attention over the keys that could receive it. Mean and variance have a closed form: the
-attention on k of n keys is the sum of a sample drawn without replacement (Cochran 1977, theorems 2.1 and 2.2), k/n of
-the mass, with variance k(n-k)/(n(n-1)) sum (a - mean a)^2. If only keys at about the same distance are exchanged, each
-bin of distances is a population of its own.
+attention on k of n keys is the sum of a sample drawn without replacement (Cochran 1977, theorems 2.1 and 2.2). Its mean
+is k/n of the mass, its variance k(n-k)/(n(n-1)) sum (a - mean a)^2. If only keys at similar distances are exchanged,
+each bin of distances is a separate population.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from torch import Tensor
 from interp.patterns.selection import PerHead, Scores
 from interp.patterns.totals import GroupSums
 
-# A row shared alike has no order to permute; what float32 leaves of its variance is this little of its squares.
+# A uniform row has no order to permute; float32 rounding leaves at most this fraction of its squares as variance.
 _ROUNDING = 1e-6
 Words = Bool[Tensor, "item word"]
 Bins = Int[Tensor, "item word"]
@@ -25,7 +25,7 @@ Bins = Int[Tensor, "item word"]
 
 @dataclass
 class Null(GroupSums):
-    """Mean and variance of the sums that `Totals.scores` hold, under permuted keys, by group of documents.
+    """Mean and variance of the sums in `Totals.scores` under permuted keys, by group of documents.
 
     NaN where a measure has no such null.
     """
@@ -34,9 +34,9 @@ class Null(GroupSums):
     variance: Float[Tensor, "group head measure"]
 
     def test(self, scores: Float[Tensor, "group head measure"]) -> np.ndarray:
-        """One-sided normal p, head x measure, that the scores add up to more than under permuted keys.
+        """One-sided normal p, head x measure, for scores that sum to more than under permuted keys.
 
-        NaN where no row could have come out otherwise (one key at its distance, attention shared alike).
+        NaN if no row could have come out otherwise (one key at its distance, or uniform attention).
         """
         variance = self.variance.sum(0).numpy()
         excess = (scores - self.mean).sum(0).numpy()
@@ -47,20 +47,20 @@ class Null(GroupSums):
 def spread(
     mass: Float[Tensor, "*row"], squares: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]
 ) -> Float[Tensor, "*row"]:
-    """sum (a - mean a)^2 over n keys from their sum and sum of squares; 0 where rounding is all there is."""
+    """sum (a - mean a)^2 over n keys from their sum and sum of squares; 0 if it is only rounding."""
     deviation = squares - mass * mass / n.clamp(min=1)
     return torch.where(deviation > _ROUNDING * squares, deviation, 0)
 
 
 def on_set(k: Float[Tensor, "*row"], n: Float[Tensor, "*row2"]) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
-    """What the mean takes of the mass, and the variance of the spread, for the attention on k of n keys."""
+    """Mean / mass, and variance / spread, of the attention on k of n permuted keys."""
     return k / n.clamp(min=1), k * (n - k) / (n * (n - 1)).clamp(min=1)
 
 
 def weighted(
     sums: Float[Tensor, "*row"], squares: Float[Tensor, "*row"], n: Float[Tensor, "*row"]
 ) -> tuple[Float[Tensor, "*row"], Float[Tensor, "*row"]]:
-    """The same factors for sum a·d, with d any number a key has, from the n keys' sum of d and of d^2 (Hoeffding 1951).
+    """The same factors for sum a·d, d any number per key, from the n keys' sums of d and d^2 (Hoeffding 1951).
 
     Mean: the mean of d times the mass. Variance: sum (d - mean d)^2 / (n - 1) times the spread.
     """
@@ -70,7 +70,7 @@ def weighted(
 def distance_bin(offset: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
     """The bin of a key: 1, 2, 3, ... at distances 1, 2-3, 4-7, ..., negative before the query, which is 0.
 
-    Bins that double hold several keys from distance 2 on, and keep near and far apart.
+    Doubling bins hold several keys from distance 2 on, and keep near and far keys apart.
     """
     exponent = torch.frexp(offset.abs().to(torch.float32)).exponent  # frexp: exact, where a logarithm rounds
     return exponent.to(offset.dtype) * offset.sign()
@@ -79,8 +79,8 @@ def distance_bin(offset: Int[Tensor, "*any"]) -> Int[Tensor, "*any"]:
 def choice(scores: Scores, candidates: Words, correct: Words, bins: Bins) -> tuple[PerHead, PerHead]:
     """Mean and variance of `selection.accuracy` when scores are permuted among the candidates of each bin.
 
-    The candidates that tie for the highest stay in their bins, as many as there were, and fall on any of the bin's
-    words alike: of t there, the correct ones are hypergeometric. `correct` are among `candidates`.
+    The candidates that tie for the highest stay in their bins, and fall on any of the bin's words with equal
+    probability: the number of correct ones among a bin's t is hypergeometric. `correct` are among `candidates`.
     """
     eligible = scores.masked_fill(~candidates[:, None], -1.0)
     best = eligible.amax(-1, keepdim=True)
@@ -105,6 +105,6 @@ def share(scores: Scores, candidates: Words, correct: Words, bins: Bins) -> tupl
 def _within_bins(
     candidates: Words, correct: Words, bins: Bins, dtype: torch.dtype
 ) -> tuple[Float[Tensor, "item word bin"], Float[Tensor, "item 1 bin"], Float[Tensor, "item 1 bin"]]:
-    """1 where a candidate is in a bin; how many candidates each bin has, and how many correct ones."""
+    """1 if a candidate is in a bin; and how many candidates, and correct ones, each bin has."""
     inside = (candidates[..., None] & (bins[..., None] == bins[candidates].unique())).to(dtype)
     return inside, inside.sum(1, keepdim=True), correct[:, None].to(dtype) @ inside

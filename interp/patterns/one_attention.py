@@ -1,8 +1,8 @@
-"""What does one kind of attention do with a text: whole patterns, patterns weighed by what is written, or single rows?
+"""What does one kind of attention do with a text? Whole patterns, patterns weighted by the writes, or single rows.
 
-A head adds up values, each times its attention weight and through W_O. Much attention to a small value writes little
-(Kobayashi 2020): weights alone overrate sinks and punctuation. Single rows, such as those of pronouns, which are one
-word in thirty, are computed from the queries and keys of a pass that makes no pattern.
+A head sums values, each times its attention weight and through W_O. Much attention to a small value writes little
+(Kobayashi 2020), so weights alone overrate sinks and punctuation. Single rows, such as those of pronouns (one word in
+thirty), are computed from the queries and keys of a pass that makes no pattern.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,28 +28,28 @@ _NAMES = {"self": "attn", "cross": "cross_attn"}
 
 
 class OneAttention:
-    """One kind of attention of a model as an `interp.model.Model` that passes its patterns alone, without logits."""
+    """One kind of a model's attention, as an `interp.model.Model` with only its patterns as sites and no logits."""
 
     def __init__(self, model: Transformer, stack: str | None = None, attention: str = "self"):
-        """The attention of `stack` (by default the last), within it or to its source (`cross`)."""
+        """Use the attention of `stack` (by default the last), within it or to its source (`cross`)."""
         self.model, self.attention = model, attention
         self.stack = stack or [*model.config.stacks][-1]
-        self.name = _NAMES[attention]  # of the sublayer among the sites
+        self.name = _NAMES[attention]  # the sublayer's name in sites
         self.config: TransformerConfig = model.config
         self.tokenizer, self.target_tokenizer = model.tokenizer, model.target_tokenizer
         self.device, self.dtype = model.device, model.dtype
 
     @property
     def sites(self) -> Mapping[str, Site]:
-        """Those of the configuration, of which a call passes the patterns alone."""
+        """The configuration's sites; a call fires only the patterns among them."""
         return sites_of(self.config)
 
 
 class NormWeighted(OneAttention):
-    """One kind of attention of a model, weighted by what it writes, so that every measure of patterns can read it.
+    """One kind of a model's attention, weighted by what it writes, for every measure of patterns.
 
-    Its pattern is the share of each key in the norms that a query writes: A_ij ||v_j W_O|| over its sum (Kobayashi
-    2020; without W_O's bias, which belongs to no key).
+    Its pattern is each key's share of the norms that a query writes: A_ij ||v_j W_O|| over its sum (Kobayashi 2020;
+    without W_O's bias, which belongs to no key).
     """
 
     @torch.no_grad()
@@ -60,7 +60,7 @@ class NormWeighted(OneAttention):
 
     @torch.no_grad()
     def with_plain(self, batch: TokenBatch, target: Tokens | None = None) -> tuple[Pattern, Pattern]:
-        """The model's patterns and the weighted ones, from one pass: each as `read_patterns` gives it."""
+        """The model's patterns and the weighted ones from one pass, in the form of `read_patterns`."""
         plain, weighted = zip(*self._patterns(batch, target), strict=True)
         plain, weighted = (torch.cat(move([*layers], self.device), 1) for layers in (plain, weighted))
         return plain.float(), weighted.float()
@@ -111,17 +111,17 @@ class FewRows:
     def rows(
         self, prompt: Int[Tensor, " row"], query: Int[Tensor, " row"], *, by_norm: bool = False
     ) -> Float[Tensor, "row head key"]:
-        """What every head attends to, layer by layer, in the rows at `query` of each `prompt`, in float32.
+        """Every head's attention, layer by layer, in the rows at `query` of each `prompt`, in float32.
 
-        The prompts ascend. `by_norm` weights it as `NormWeighted` does.
+        The prompts must be ascending. `by_norm` weights the rows as `NormWeighted` does.
         """
         count = torch.bincount(prompt, minlength=len(self.layers[0].queries))
         place = torch.arange(len(prompt), device=prompt.device) - (count.cumsum(0) - count)[prompt]
-        columns = query.new_zeros(len(count), max(1, int(count.max())))  # a prompt's queries; 0 where it has fewer
+        columns = query.new_zeros(len(count), max(1, int(count.max())))  # a prompt's queries, filled up with 0
         columns[prompt, place] = query
         visibility, patterns = self.visibility.at(columns), []
         for attn, queries, keys, norms in self.layers:
-            visible = visibility.to(queries.device)  # whose columns these are
+            visible = visibility.to(queries.device)  # the one with these columns
             few = queries.gather(1, visible.columns[..., None, None].expand(-1, -1, *queries.shape[2:]))
             pattern = attn.pattern(attn.scores(few.transpose(1, 2), keys, visible))
             if by_norm:
@@ -134,22 +134,22 @@ class FewRows:
 def _weighted(
     pattern: Float[Tensor, "prompt head query key"], norms: Float[Tensor, "prompt head key"]
 ) -> Float[Tensor, "prompt head query key"]:
-    """The share of each key in the norms that a query has written."""
+    """Each key's share of the norms that a query writes."""
     weighted = pattern.to(norms.dtype) * norms[:, :, None]
     return weighted / weighted.sum(-1, keepdim=True).clamp(min=torch.finfo(norms.dtype).tiny)
 
 
 def _norms(attn: Attention, values: Float[Tensor, "prompt key kv_head d_head"]) -> Float[Tensor, "prompt head key"]:
-    """||v W_O|| of every key and head, in the unit of the residual stream."""
+    """||v W_O|| for every key and head, in the residual stream's unit."""
     values = values.to(torch.promote_types(values.dtype, torch.float32))
     W_O = attn.W_O.to(values)
-    gram = torch.einsum("hed,hfd->hef", W_O, W_O)  # of d_head: the product of d_model never stands
+    gram = torch.einsum("hed,hfd->hef", W_O, W_O)  # d_head x d_head: avoids vectors of d_model
     shared = attn.shared(values.transpose(1, 2))
     return (torch.einsum("bhke,hef->bhkf", shared, gram) * shared).sum(-1).clamp(min=0).sqrt()
 
 
 def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[Sublayer, Attention]]:
-    """The attention of a stack, within it (`self`) or to its source (`cross`), block by block."""
+    """A stack's attention, within it (`self`) or to its source (`cross`), block by block."""
     for block in model.stack(stack).blocks:
         sublayer = block.attention if attention == "self" else block.cross
         assert isinstance(sublayer.layer, Attention)
@@ -159,4 +159,4 @@ def sublayers(model: Transformer, stack: str, attention: str) -> Iterator[tuple[
 def read_patterns(model: Model, tokens: Tokens, sites: str, target: Tokens | None = None) -> Pattern:
     """The patterns at `sites` (`"decoder.*.attn.pattern"`), layer by layer, in float32; the pass ends with the last."""
     out = run(model, tokens, target=target, until=sites)
-    return torch.cat(move([*out.activations.values()], model.device), 1).float()  # sums over rows want more than 8 bits
+    return torch.cat(move([*out.activations.values()], model.device), 1).float()  # row sums need more than 8 bits

@@ -3,11 +3,11 @@
 Each measure is a mean over eligible rows; definitions and baselines are in the table of `docs/measures/position.md`.
 Offsets are key - query, so the previous token is -1.
 
-Both readings come from one set of values a row: without the first position's attention f, a row's mass is divided by
-1 - f, and so is all that is linear in it; its entropy follows from the same sum of -A log A.
+Both readings come from one set of values per row: without the first position's attention f, a row's mass and all that
+is linear in it are divided by 1 - f; its entropy follows from the same sum of -A log A.
 
-In cross-attention queries are positions of the target and keys of the source, so there are no offsets. There each
-measure is a mean over eligible rows too, but `monotonicity`, which is a number a text.
+In cross-attention, queries are positions of the target and keys of the source, so there are no offsets. Measures are
+means over eligible rows there too, except `monotonicity`, which is one number per text.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,17 +23,17 @@ from interp.patterns.rows import REAL, SINKS, TINY, Pattern, Rows, Sink, argmax,
 from interp.patterns.totals import Totals
 
 OFFSETS = (-5, -4, -3, -2, -1, 1, 2, 3)
-MODE_RANGE = 16  # the fixed offset of a positional head is looked for among -16..16
+MODE_RANGE = 16  # we look for a positional head's fixed offset among -16..16
 N_MODES = 2 * MODE_RANGE + 1
 CROSSING = ("first-token", "entropy", "diagonal", "monotonicity")  # the measures of cross-attention
-_FEWEST = 3  # rows of a text below which a rank correlation says nothing
-SPREAD = ("distance", "entropy")  # of which no key is claimed
+_FEWEST = 3  # fewest rows of a text for a rank correlation
+SPREAD = ("distance", "entropy")  # measures that claim no keys
 Claims = Bool[Tensor, "prompt query key"]
 Mask = Callable[[Rows], Claims]
 
 
 def offset_name(offset: int) -> str:
-    """The measure's name: the nearest neighbours have their own."""
+    """The measure's name; the nearest neighbours have special names."""
     return {-1: "previous-token", 1: "next-token"}.get(offset, f"offset:{offset}")
 
 
@@ -48,7 +48,7 @@ def near(rows: Rows, offset: int) -> Claims:
 
 
 def first_token(rows: Rows) -> Claims:
-    """The first position, of every other row."""
+    """The first position, for every other row."""
     claims = torch.zeros_like(rows.visible)
     claims[:, 1:, 0] = True
     return claims
@@ -61,19 +61,19 @@ def earlier_copies(rows: Rows) -> Claims:
 
 
 def after_copies(rows: Rows) -> Claims:
-    """What followed earlier copies of the row's token."""
+    """The tokens after earlier copies of the row's token."""
     return earlier_copies(rows).roll(1, -1).tril(-1)  # a row's last column has no copy but itself
 
 
 class Questions:
-    """What every measure reads of a batch's rows: worked out once, applied to any number of patterns.
+    """What every measure reads in a batch's rows: computed once, applied to any number of patterns.
 
     Without the first position, rows that keep less than 0.01 of their mass, and rows whose key would be the first
     position, are not eligible.
     """
 
     def __init__(self, rows: Rows, masks: Mapping[str, Mask]):
-        """Ask what measures claim, by name. To the first token special tokens are keys as others are."""
+        """Take the measures' masks by name. For the first token, special tokens count as keys."""
         self.names = [*masks, *SPREAD]
         self.order, self.parts = [], []
         for special in (False, True):
@@ -92,7 +92,7 @@ class Questions:
 
 
 class _Spread:
-    """How far away, and how evenly, each row looks. No order of keys changes the second."""
+    """How far away, and how evenly, each row attends. Permuting keys does not change the second."""
 
     def __init__(self, rows: Rows):
         key, query = (torch.arange(n, device=rows.ids.device) for n in rows.visible.shape[:0:-1])
@@ -109,7 +109,7 @@ class _Spread:
 
     def read(self, pattern: Pattern, sink: Sink) -> dict[str, Sums]:
         """Distance and entropy."""
-        behind = self.distance.clone()  # taking the first key off a sum that it makes up would leave rounding
+        behind = self.distance.clone()  # subtracting a first key that dominates the sum would leave rounding
         behind[:, 0] = 0
         far = torch.stack([(part * behind.to(part)).sum(-1) for part in pattern])
         entropy = torch.stack([entropies(part) for part in pattern])
@@ -126,18 +126,18 @@ class _Spread:
 
 
 class Modes(Totals):
-    """How many rows of each head look hardest at each offset (`argmax_offsets`); `finish` counts those at its favourite
-    one, which of some groups of documents is these groups' own."""
+    """How many rows of each head attend most to each offset (`argmax_offsets`); `finish` counts the rows at its most
+    frequent offset. For a subset of groups, that offset is the subset's own."""
 
     def finish(self) -> Totals:
-        """One measure: the rows at the favourite offset, of all rows."""
+        """One measure: the share of rows at the most frequent offset."""
         best = self.scores.sum(0).argmax(-1)
         pick = best[None, :, None].expand(len(self.scores), -1, 1)
         return Totals(self.scores.gather(-1, pick), self.weights[..., :1], self.rows[..., :1])
 
 
 def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
-    """How many rows look hardest at each offset in -16..16, and how many rows there are (Voita 2019)."""
+    """How many rows attend most to each offset in -16..16, and how many rows there are (Voita 2019)."""
     offset = argmax(pattern) - torch.arange(pattern.shape[-2], device=pattern.device)
     counted = (offset.abs() <= MODE_RANGE) & rows.scored[:, None]
     bins = (offset + MODE_RANGE).clamp(0, N_MODES - 1)
@@ -151,21 +151,21 @@ def argmax_offsets(pattern: Pattern, rows: Rows) -> tuple[Scores, Scores]:
 
 @dataclass(frozen=True)
 class Crossing:
-    """What is known about the queries and keys of a batch of cross-attention patterns."""
+    """Which queries and keys of a batch of cross-attention patterns count."""
 
     scored: Bool[Tensor, "prompt query"]  # True at the target's content tokens whose rows are counted here
     target: Bool[Tensor, "prompt query"]  # True at the target's real tokens
-    source: Bool[Tensor, "prompt key"]  # True at the source's, which every query sees; padding stands behind them
+    source: Bool[Tensor, "prompt key"]  # True at the source's real tokens, which every query sees; right-padded
 
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
-        """The pattern of a head that looks at all of the source alike: the baseline, through the same scorer."""
+        """The pattern of a head that attends to the whole source uniformly: the baseline, for the same scorer."""
         real = self.source.to(REAL)
         return (real / real.sum(-1, keepdim=True))[:, None, None].expand(-1, 1, self.scored.shape[1], -1)
 
 
 def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt position"]:
-    """How far through its text each token stands, from 0 to 1."""
+    """How far through its text each token is, from 0 to 1."""
     place = (real.cumsum(-1) - 1).clamp(min=0).to(REAL)
     return place / (real.sum(-1, keepdim=True) - 1).clamp(min=1)
 
@@ -173,10 +173,10 @@ def _progress(real: Bool[Tensor, "prompt position"]) -> Float[Tensor, "prompt po
 def score_crossing(
     pattern: Pattern, crossing: Crossing, *, sink_removed: bool = False
 ) -> tuple[Float[Tensor, "prompt head measure"], Float[Tensor, "prompt head measure"]]:
-    """Sums over eligible rows, and how many rows (for monotonicity: texts) they are.
+    """Sums over eligible rows, and the number of rows (for monotonicity: texts).
 
-    With `sink_removed` the source's first position is taken off and the rest renormalised; rows that keep less than
-    0.01 of their mass are left out.
+    With `sink_removed` the source's first position is removed and the rest renormalised; rows that keep less than 0.01
+    of their mass are left out.
     """
     source, rows = crossing.source, crossing.scored[:, None].expand(pattern.shape[:-1])
     if sink_removed:
@@ -186,7 +186,7 @@ def score_crossing(
     n_keys = source[:, int(sink_removed) :].sum(-1)[:, None, None]
     has_choice = rows & (n_keys >= 2)
     entropy = entropies(pattern) / n_keys.clamp(min=2).log()
-    # |key / last key - query / last query|: 0 where both have come as far through their text, at most 1
+    # |key / last key - query / last query|: 0 if both are equally far through their text, at most 1
     off_diagonal = (_progress(crossing.target)[..., None] - _progress(source)[:, None]).abs()
     diagonal = (pattern * off_diagonal[:, None].to(pattern)).sum(-1)
     eligible = [rows & (not sink_removed), has_choice, has_choice]
@@ -199,9 +199,9 @@ def score_crossing(
 def _rank_correlation(
     pattern: Pattern, rows: Bool[Tensor, "prompt head query"]
 ) -> tuple[Float[Tensor, "prompt head"], Bool[Tensor, "prompt head"]]:
-    """Spearman's correlation of the favourite key with the query over a text's rows, and whether it is defined.
+    """Spearman's correlation of the most attended key with the query over a text's rows, and whether it is defined.
 
-    It is not where a text has fewer than three rows, or where all of them favour one key.
+    It is undefined if a text has fewer than three rows, or if all of them attend most to one key.
     """
     key = argmax(pattern)
     query = torch.arange(key.shape[-1], device=key.device).expand_as(key)
@@ -213,7 +213,7 @@ def _rank_correlation(
 
 
 def _ranks(value: Tensor, rows: Bool[Tensor, "prompt head query"]) -> Float[Tensor, "prompt head query"]:
-    """Ranks among the rows that count, equal values sharing theirs, less their mean; 0 elsewhere."""
+    """Ranks among the rows that count (ties share their mean rank), minus their mean; 0 elsewhere."""
     candidates = rows[..., None, :]
     below = ((value[..., None, :] < value[..., None]) & candidates).sum(-1)
     level = ((value[..., None, :] == value[..., None]) & candidates).sum(-1)

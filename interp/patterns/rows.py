@@ -1,4 +1,4 @@
-"""Which rows and keys of a batch of patterns count: not padding, not special tokens; with or without the first key."""
+"""Which rows and keys of a batch of patterns count? No padding, no special tokens; with or without the first key."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,49 +9,49 @@ import torch
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
-SINK_FLOOR = 0.01  # a row that keeps less than this of its mass without the first position is missing there
+SINK_FLOOR = 0.01  # rows that keep less of their mass without the first position are left out of that reading
 SINKS: tuple[Literal["kept", "removed"], ...] = ("kept", "removed")  # the two readings
-CHUNK = 1 << 18  # elements of a pattern that are read at once: they stay in the processor's cache
-REAL = torch.float32  # what counts and baselines are made in; totals are kept in float64
+CHUNK = 1 << 18  # pattern elements read at once: they fit in the CPU's cache
+REAL = torch.float32  # for counts and baselines; totals are in float64
 TINY = 1e-30  # stands for 0 in a logarithm, and vanishes in A log A
 Pattern = Float[Tensor, "prompt head query key"]
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known about the queries and keys of a batch of self-attention patterns."""
+    """Which queries and keys of a batch of self-attention patterns count."""
 
     ids: Int[Tensor, "prompt position"]
-    content: Bool[Tensor, "prompt position"]  # True at real tokens, not special: keys that can satisfy a measure
+    content: Bool[Tensor, "prompt position"]  # True at real, non-special tokens: keys that can satisfy a measure
     scored: Bool[Tensor, "prompt position"]  # True at the content tokens whose rows are counted here
     visible: Bool[Tensor, "prompt query key"]  # True where a query may attend
 
     @property
     def uniform(self) -> Float[Tensor, "prompt 1 query key"]:
-        """The pattern of a head that looks at all visible keys alike: the baseline, read through the same scorers."""
+        """The pattern of a head that attends to all visible keys uniformly: the baseline, for the same scorers."""
         visible = self.visible.to(REAL)
         return (visible / visible.sum(-1, keepdim=True))[:, None]
 
 
 @dataclass(frozen=True)
 class Sink:
-    """The first position's attention, and what is left of each row without it."""
+    """The first position's attention, and the rest of each row."""
 
     behind: Float[Tensor, "prompt head query key"]  # the pattern without the first position
     first: Float[Tensor, "prompt head query"]  # attention to the first position
     rest: Float[Tensor, "prompt head query"]  # attention to all others
-    scale: Float[Tensor, "prompt head query"]  # makes the rest add up to 1; 0 in rows that do not keep enough
+    scale: Float[Tensor, "prompt head query"]  # makes the rest sum to 1; 0 in rows that keep too little
 
     @staticmethod
     def from_pattern(pattern: Pattern) -> "Sink":
-        """Read off a batch of patterns."""
+        """Split a batch of patterns."""
         behind = pattern[..., 1:]
         rest = behind.sum(-1)
         return Sink(behind, pattern[..., 0], rest, torch.where(rest >= SINK_FLOOR, 1 / rest, 0))
 
     @cached_property
     def squares(self) -> Float[Tensor, "prompt head query"]:
-        """Each row's squares, added up behind the first position."""
+        """Each row's sum of squares after the first position."""
         return torch.linalg.vector_norm(self.behind, dim=-1).square_()
 
     @property
@@ -68,7 +68,7 @@ def entropies(rows: Float[Tensor, "*row key"]) -> Float[Tensor, "*row"]:
 def rows_at(
     values: Shaped[Tensor, "prompt head query *key"], prompt: Int[Tensor, " row"], query: Int[Tensor, " row"]
 ) -> Shaped[Tensor, "row head *key"]:
-    """What every head has in some rows: `values[prompt, :, query]`, six times as fast on a CPU."""
+    """`values[prompt, :, query]`: all heads' values in some rows, six times as fast as indexing on a CPU."""
     n_heads, n_queries = values.shape[1:3]
     head = torch.arange(n_heads, device=values.device)
     index = (prompt[:, None] * n_heads + head) * n_queries + query[:, None]
@@ -83,7 +83,7 @@ def argmax(pattern: Float[Tensor, "*row key"]) -> Int[Tensor, "*row"]:
 
 
 def membership(word_of: Sequence[Sequence[int]], n_words: int, n_tokens: int) -> Float[Tensor, "prompt word token"]:
-    """1 where a token is a piece of a word. `word_of` gives each token's word, from 0; negative for none."""
+    """1 if a token is a piece of a word. `word_of` has each token's word, from 0; negative for none."""
     words = torch.full((len(word_of), n_tokens), -1)
     for row, numbers in zip(words, word_of, strict=True):
         row[: len(numbers)] = torch.tensor(numbers)
@@ -95,7 +95,7 @@ def pool(
     queries: Float[Tensor, "prompt word query"],
     keys: Float[Tensor, "prompt word2 key"],
 ) -> Float[Tensor, "prompt head word word2"]:
-    """Attention between words: to a word it is summed over pieces, from it averaged (Clark 2019, 4.1).
+    """Attention between words: summed over the pieces it goes to, averaged over those it comes from (Clark 2019, 4.1).
 
     `queries` and `keys` are memberships; rows of absent words are zero.
     """

@@ -11,10 +11,10 @@ PerHead = Float[Tensor, "item head"]
 
 
 def accuracy(scores: Scores, candidates: Bool[Tensor, "item word"], correct: Bool[Tensor, "item word"]) -> PerHead:
-    """1 where the candidate with the highest score is a correct one, else 0.
+    """1 if the candidate with the highest score is a correct one, else 0.
 
-    Where several tie for the highest it is the share of them that is correct, so the order of the words decides
-    nothing; where no candidate scores above 0 nothing is chosen, which is 0.
+    If several tie for the highest it is the share of correct ones among them, so word order does not matter. If no
+    candidate scores above 0, nothing is chosen, which gives 0.
     """
     eligible = scores.masked_fill(~candidates[:, None], -1.0)
     best = eligible.amax(-1, keepdim=True)
@@ -25,7 +25,7 @@ def accuracy(scores: Scores, candidates: Bool[Tensor, "item word"], correct: Boo
 def share(
     scores: Scores, candidates: Bool[Tensor, "item word"], correct: Bool[Tensor, "item word"]
 ) -> tuple[PerHead, PerHead]:
-    """Of the attention that falls on candidates, the part that falls on correct ones; and 1 where any falls, else 0."""
+    """The share of the candidates' attention that falls on correct ones; and 1 if candidates get any, else 0."""
     total = (scores * candidates[:, None]).sum(-1)
     counted = (total > 0).to(scores.dtype)
     return (scores * correct[:, None]).sum(-1) / total.clamp(min=1e-30), counted
@@ -34,7 +34,7 @@ def share(
 def highest(
     scores: Float[Tensor, "*row word"],
 ) -> tuple[Float[Tensor, "*row"], Int[Tensor, "*row"], Bool[Tensor, "*row"]]:
-    """Each row's highest score of at least 0, the first place that has it, and whether another has it too (not 0)."""
+    """Each row's highest score (at least 0), the first index that has it, and whether it is a tie above 0."""
     rows = scores.flatten(0, -2)
     best, second = (rows.new_empty(len(rows)) for _ in range(2))
     place, size = torch.empty(len(rows), dtype=torch.long, device=rows.device), max(1, CHUNK // rows.shape[-1])
@@ -42,7 +42,7 @@ def highest(
         chunk = slice(begin, begin + size)
         part, index = rows[chunk], argmax(rows[chunk])[..., None]
         value = part.gather(-1, index)
-        part.scatter_(-1, index, -1.0)  # out of the way of the second highest, and back: cheaper than a copy
+        part.scatter_(-1, index, -1.0)  # removed to find the second highest, then restored: cheaper than a copy
         second[chunk] = part.amax(-1)
         part.scatter_(-1, index, value)
         best[chunk], place[chunk] = value[..., 0], index[..., 0]

@@ -21,15 +21,15 @@ from interp.tokens import TokenBatch
 from interp.transformer import Transformer
 from interp.visibility import Source, Visibility
 
-CAPACITY = 256 << 20  # bytes of streams that are kept
+CAPACITY = 256 << 20  # bytes of cached streams
 _QK = tuple[Tensor, Tensor | None, Tensor, Tensor | None]  # W_Q, b_Q, W_K, b_K
 
 
 class Shuffled(OneAttention):
-    """Shuffled copies of one kind of attention of a model.
+    """Shuffled copies of one kind of a model's attention.
 
-    Every copy of a layer is a layer of its own, next to the layer's other copies. The entries of every head's W_Q, of
-    every key/value head's W_K, and of their biases are shuffled within the matrix. All copies read the streams of one
+    Every copy of a layer is a separate layer, next to the layer's other copies. We shuffle the entries of every head's
+    W_Q, of every key/value head's W_K, and of their biases, each within its matrix. All copies read the streams of one
     pass of the model. A head's content scores (scaled q·k) are rescaled to the trained head's standard deviation within
     a row, over the rows of the call and without the keys at the first position. Cap, position bias and mask follow as
     in the model.
@@ -45,12 +45,12 @@ class Shuffled(OneAttention):
         *,
         streams: "Streams | None" = None,
     ):
-        """Copy the attention of `stack` (the last by default); with the same `streams`, several share the passes."""
+        """Copy the attention of `stack` (the last by default); several objects with the same `streams` share passes."""
         super().__init__(model, stack, attention)
         self.copies, self.seed = copies, seed
         self.streams = streams or Streams(model, self.stack, attention, capacity=0)
         config = model.config.stacks[self.stack]
-        # as many layers as there are copies of layers
+        # one layer per copy of a layer
         copied = replace(config, n_layers=config.n_layers * copies, local=None)
         self.config = replace(model.config, **{self.stack: copied})
 
@@ -71,7 +71,7 @@ class Shuffled(OneAttention):
 
     @cached_property
     def weights(self) -> list[_QK]:
-        """The shuffled heads' weights and biases by layer (`copy head ...`)."""
+        """The shuffled heads' weights and biases, by layer (`copy head ...`)."""
         generator, layers = torch.Generator().manual_seed(self.seed), []
         for _, attn in sublayers(self.model, self.stack, self.attention):
             parts = [None if part is None else _shuffled(part[0], self.copies, generator) for part in _weights(attn)]
@@ -80,9 +80,9 @@ class Shuffled(OneAttention):
 
 
 def shuffled_copy(model: Transformer, seed: int) -> Transformer:
-    """A model whose heads look elsewhere: the entries of each head's W_Q, W_K and their biases are shuffled.
+    """A model whose heads attend elsewhere: the entries of each head's W_Q, W_K and their biases are shuffled.
 
-    It shares all other weights with the model. What it can do needs no particular attention.
+    It shares all other weights with the model. What it can still do needs no particular attention.
     """
     generator = torch.Generator().manual_seed(seed)
     layers = [part for part in model.modules() if isinstance(part, Attention)]
@@ -99,7 +99,7 @@ def shuffled_copy(model: Transformer, seed: int) -> Transformer:
 
 @dataclass(frozen=True)
 class _Inputs:
-    """What the heads of one layer read, and how far the trained ones' scores of it spread."""
+    """What one layer's heads read, and the spread of the trained heads' scores."""
 
     x: Float[Tensor, "prompt query d_model"]
     keys: Float[Tensor, "prompt key d_model"]
@@ -108,10 +108,10 @@ class _Inputs:
 
 
 class Streams:
-    """What one kind of attention of a model reads, layer by layer; it is kept for texts that come again."""
+    """What one kind of a model's attention reads, layer by layer, with a cache for repeated texts."""
 
     def __init__(self, model: Transformer, stack: str, attention: str = "self", *, capacity: int = CAPACITY):
-        """Read for the attention of `stack`; keep at most `capacity` bytes."""
+        """Read for the attention of `stack`; cache at most `capacity` bytes."""
         self.model, self.stack, self.attention = model, stack, attention
         self.room, self._known = capacity, dict[bytes, list[_Inputs]]()
 
@@ -147,7 +147,7 @@ class Streams:
 def _content(
     attn: Attention, weights: _QK, x: Tensor, keys: Tensor, visibility: Visibility
 ) -> Float[Tensor, "prompt copy head query key"]:
-    """Scaled q·k of heads with such weights."""
+    """Scaled q·k of heads with these weights."""
     projected = []
     for stream, weight, bias in ((x, *weights[:2]), (keys, *weights[2:])):
         flat = weight.to(stream).transpose(-1, -2).flatten(0, 2)
@@ -164,7 +164,7 @@ def _content(
 
 
 def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torch.Generator) -> Tensor:
-    """The entries of each head's weight in another order, a copy at a time."""
+    """Copies of each head's weight with its entries shuffled."""
     flat = weight.flatten(1)
     orders = [
         torch.stack([torch.randperm(flat.shape[1], generator=generator) for _ in flat]).to(flat.device)
@@ -174,7 +174,7 @@ def _shuffled(weight: Float[Tensor, "kv_head ..."], copies: int, generator: torc
 
 
 def _weights(attn: Attention) -> _QK:
-    """The trained ones, as one copy."""
+    """The trained weights, as one copy."""
     n_q, n_kv, b_q, b_k = attn.config.n_heads, attn.config.kv_heads, None, None
     if attn.qkv.bias is not None:
         b_q, b_k, _ = attn.qkv.bias.detach().unflatten(0, (-1, attn.config.d_head))[None].split([n_q, n_kv, n_kv], 1)
@@ -182,7 +182,7 @@ def _weights(attn: Attention) -> _QK:
 
 
 def _counted(attn: Attention, visibility: Visibility) -> Bool[Tensor, "prompt 1 query key"]:
-    """The keys over which a row's scores spread: those it sees, but the first."""
+    """The keys that count for a row's spread: those it sees, except the first."""
     visible = visibility.near(attn.reach).mask().clone()
     visible[..., 0] = False
     return visible
@@ -191,7 +191,7 @@ def _counted(attn: Attention, visibility: Visibility) -> Bool[Tensor, "prompt 1 
 def _spread(
     scores: Float[Tensor, "prompt *copy head query key"], counted: Bool[Tensor, "*prompt query key"]
 ) -> Float[Tensor, "*copy head"]:
-    """The standard deviation of a head's scores within its rows, over rows of two keys and more."""
+    """The standard deviation of a head's scores within rows, over rows with two or more keys."""
     counted = counted.expand(len(scores), *counted.shape[1:])
     n = counted.sum(-1)
     mean = (scores * counted).sum(-1) / n.clamp(min=1)

@@ -19,23 +19,23 @@ def group_of(document: str) -> int:
 
 
 def filled(total: Float[Tensor, "all_rows ..."]) -> Filled:
-    """The rows that hold something, and what they hold: few of those that a lot leaves. `index_add_` adds them."""
+    """The nonzero rows' indices and contents: one lot fills few rows. `index_add_` adds them back."""
     rows = total.reshape(len(total), -1).any(1).nonzero()[:, 0]
     return rows, total[rows]
 
 
 @dataclass
 class GroupSums:
-    """Sums of each head by group of documents, `group head measure` each; those of one shape add up."""
+    """Each head's sums by group of documents, `group head measure` each; sums of one shape can be added."""
 
     @classmethod
     def empty(cls: type[AnySums], n_heads: int, n_measures: int) -> AnySums:
-        """Nothing read yet; in memory heads lie side by side, as in a `state`."""
+        """Zero sums; heads are contiguous in memory, as in a `state`."""
         shape = N_GROUPS, n_measures, n_heads
         return cls(*(torch.zeros(shape, dtype=torch.float64).transpose(1, 2) for _ in fields(cls)))
 
     def add(self, groups: Int[Tensor, " prompt"], *parts: Float[Tensor, "prompt head measure"]) -> None:
-        """Add what each prompt has to its group."""
+        """Add each prompt's values to its group."""
         for total, part in zip(vars(self).values(), parts, strict=True):
             total.index_add_(0, groups.cpu(), part.to("cpu", torch.float64))
 
@@ -44,7 +44,7 @@ class GroupSums:
         return type(self)(*(part * groups[:, None, None] for part in vars(self).values()))
 
     def state(self) -> Filled:
-        """All sums, `filled`: a row is a measure of a group."""
+        """All sums, `filled`; a row is one measure in one group."""
         return filled(torch.stack([part.mT.flatten(0, 1) for part in vars(self).values()], 1))
 
     def merge(self, state: Filled) -> None:
@@ -58,7 +58,7 @@ class GroupSums:
 class Totals(GroupSums):
     """Each head's scores.
 
-    A measure's value is sum(scores) / sum(weights): for a mean over rows a row weighs 1; `rows` counts them.
+    A measure's value is sum(scores) / sum(weights); for a mean over rows each weighs 1. `rows` counts rows.
     """
 
     scores: Float[Tensor, "group head measure"]
@@ -66,7 +66,7 @@ class Totals(GroupSums):
     rows: Float[Tensor, "group head measure"]
 
     def add(self, groups: Int[Tensor, " prompt"], *parts: Float[Tensor, "prompt head measure"]) -> None:
-        """Add each prompt's scores and weights, which count its rows."""
+        """Add each prompt's scores and weights; the weights are also its row counts."""
         scores, weights = parts
         super().add(groups, scores, weights, weights)
 

@@ -1,4 +1,4 @@
-"""What can a linear classifier read from a vector? One probe a site and task, the exact minimum of a convex loss."""
+"""What can a linear classifier read from a vector? One probe per site and task, the exact minimum of a convex loss."""
 
 from interp.probes.logistic import (
     PENALTY,

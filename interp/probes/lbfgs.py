@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-_SLACK = 1e-6  # of the loss: what rounding may add to it in a step
-_STEPS, _MEMORY = 300, 12  # at most; and how many the curvature is estimated from
+_SLACK = 1e-6  # fraction of the loss that rounding may add in a step
+_STEPS, _MEMORY = 300, 12  # most steps, and how many of them estimate the curvature
 Objective = Callable[
     [Float[Tensor, "problem size"], Bool[Tensor, " problem"]],
     tuple[Float[Tensor, " problem"], Float[Tensor, "problem size"]],
@@ -22,10 +22,10 @@ def minimise(
     *,
     tolerance: float = 3e-5,
 ) -> Float[Tensor, "problem size"]:
-    """Where each problem's value is least (Nocedal & Wright 2006, algorithm 7.4).
+    """The minimum of each problem (Nocedal & Wright 2006, algorithm 7.4).
 
-    `precondition` applies a guess of the inverse curvature, positive definite. A problem is done once a step promises
-    to lower its value by less than `tolerance`.
+    `precondition` applies a positive definite guess of the inverse curvature. A problem is done once a step promises to
+    lower its value by less than `tolerance`.
     """
     point, (value, gradient) = start, objective(start, start.new_ones(len(start), dtype=torch.bool))
     past: list[tuple[Tensor, Tensor]] = []
@@ -33,7 +33,7 @@ def minimise(
     for _ in range(_STEPS):
         direction = -_inverse_times(gradient, past, precondition)
         slope = (direction * gradient).sum(-1)
-        active = active & (-slope > tolerance)  # for good: what is done is not measured any more
+        active = active & (-slope > tolerance)  # for good: finished problems are not evaluated again
         if not active.any():
             break
         length, pending, new_value, new_gradient = active.to(value), active, value, gradient
@@ -52,7 +52,7 @@ def minimise(
 
 
 def _inverse_times(gradient: Tensor, past: list[tuple[Tensor, Tensor]], precondition: Linear) -> Tensor:
-    """L-BFGS's inverse curvature times the gradient, problem by problem; a step that says nothing is passed over."""
+    """L-BFGS's inverse curvature times the gradient, per problem; skips steps without positive curvature."""
     products = [(moved * turned).sum(-1, keepdim=True) for moved, turned in past]
     curvatures = [torch.where(product > 1e-12, product, torch.inf) for product in products]
     result, shares = gradient, []

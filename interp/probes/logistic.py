@@ -1,4 +1,4 @@
-"""What can a linear probe read from each layer, and what does it have to beat? Logistic regressions, side by side."""
+"""What can a linear probe read from each layer, and what must it beat? Logistic regressions, fitted side by side."""
 
 import random
 from collections import Counter
@@ -13,20 +13,20 @@ from torch.nn.functional import pad
 from interp.errors import InputError, whole_number
 from interp.probes.lbfgs import minimise
 
-PENALTY = 2e-3  # best of 7e-5 to 2e-2 for tags from MiniLM, judged on a part of the training words of EWT
-_LOGITS = 2_000_000  # numbers in the logits of the probes fitted together: caches hold them
+PENALTY = 2e-3  # best of 7e-5 to 2e-2 for tags from MiniLM, on held-out training words of EWT
+_LOGITS = 2_000_000  # logits of the probes fitted together: they fit in caches
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Subtracts a site's mean and divides by one number, so that no rotation changes a probe: mean square 1."""
+    """Subtracts a site's mean and divides by one number (mean square 1), so that rotations do not change a probe."""
 
     centre: Float[Tensor, "site 1 feature"]
     size: Float[Tensor, "site 1 1"]
 
     @staticmethod
     def of(vectors: Float[Tensor, "site item feature"]) -> "Scaling":
-        """The scaling of training vectors."""
+        """The scaling for training vectors."""
         centre = vectors.mean(1, keepdim=True)
         size = (vectors - centre).square().mean((1, 2), keepdim=True).sqrt()
         return Scaling(centre, torch.where(size > 0, size, torch.ones_like(size)))
@@ -42,14 +42,14 @@ class Scaling:
 
 @dataclass(frozen=True)
 class Axes:
-    """A site's principal axes, each scaled to unit variance: coordinates that no rotation of the vectors changes."""
+    """A site's principal axes, each scaled to unit variance: coordinates that do not change under rotation."""
 
     centre: Float[Tensor, "site 1 feature"]
     axes: Float[Tensor, "site feature axis"]
 
     @staticmethod
     def of(vectors: Float[Tensor, "site item feature"], count: int) -> "Axes":
-        """The `count` axes along which the vectors vary most; those that hardly vary at all stay 0."""
+        """The `count` axes along which the vectors vary most; axes with almost no variance stay 0."""
         centre = vectors.mean(1, keepdim=True)
         shifts = vectors - centre
         variance, axes = torch.linalg.eigh((shifts.transpose(1, 2) @ shifts / vectors.shape[1]).double())
@@ -65,16 +65,16 @@ class Axes:
 def edge_vectors(
     first: Float[Tensor, "site item axis"], second: Float[Tensor, "site item axis"]
 ) -> Float[Tensor, "site item three_axis"]:
-    """What an edge probe reads: both words and, axis by axis, their product, which says whether they agree.
+    """An edge probe's input: both words and, axis by axis, their product, which shows whether they agree.
 
-    The edge probes of Tenney et al. 2019 pool spans by attention and have a hidden layer instead.
+    The edge probes of Tenney et al. 2019 instead pool spans by attention and have a hidden layer.
     """
     return torch.cat([first, second, first * second], -1)
 
 
 @dataclass(frozen=True)
 class Probes:
-    """One softmax classifier a site and task. `loss` is the mean cross-entropy on the training items, in nats."""
+    """One softmax classifier per site and task. `loss` is the mean cross-entropy on the training items, in nats."""
 
     scaling: Scaling
     weight: Float[Tensor, "site task feature_and_bias cls"]
@@ -94,10 +94,10 @@ def fit(
     *,
     penalty: float = PENALTY,
 ) -> Probes:
-    """Fit one multinomial logistic regression a site and task.
+    """Fit one multinomial logistic regression per site and task.
 
-    The minimum of mean cross-entropy + penalty / 2 x sum of squared weights (the bias is free), on vectors scaled by
-    `Scaling`: scikit-learn's `LogisticRegression(C=1 / (penalty * items))` on the same vectors. Tasks share the
+    It minimises mean cross-entropy + penalty / 2 x sum of squared weights (the bias is free) on vectors scaled by
+    `Scaling`, like scikit-learn's `LogisticRegression(C=1 / (penalty * items))` on the same vectors. Tasks share the
     vectors, so a control task costs little.
     """
     if n_classes < 2:
@@ -136,7 +136,7 @@ def _fit(scaled: Tensor, labels: Tensor, n_classes: int, penalty: float) -> tupl
 
 
 def _logits(weight: Tensor, scaled: Tensor) -> Float[Tensor, "site task cls item"]:
-    """Items lie last: what is done to every class of an item then runs along memory, twice as fast."""
+    """Items are the last axis: operations over an item's classes then run along memory, twice as fast."""
     n_sites, n_tasks, size, n_classes = weight.shape
     stacked = weight.transpose(2, 3).reshape(n_sites, n_tasks * n_classes, size)  # one product for all tasks
     logits = torch.baddbmm(stacked[..., -1:], stacked[..., :-1], scaled.transpose(1, 2))
@@ -146,7 +146,7 @@ def _logits(weight: Tensor, scaled: Tensor) -> Float[Tensor, "site task cls item
 def cross_entropy(
     logits: Float[Tensor, "*more cls item"], labels: Int[Tensor, "*more item"]
 ) -> tuple[Float[Tensor, "*more item"], Float[Tensor, "*more cls item"]]:
-    """Each item's cross-entropy in nats, and its gradient by the logits: probability, less 1 at the label."""
+    """Each item's cross-entropy in nats, and its gradient at the logits: probability, minus 1 at the label."""
     index = labels.unsqueeze(-2)
     logs = logits.log_softmax(-2)
     loss = -logs.gather(-2, index).squeeze(-2)
@@ -161,18 +161,18 @@ def curvature_inverse(
     n_features = scaled.shape[-1]
     moments = scaled.transpose(1, 2) @ scaled / (2 * scaled.shape[1])
     moments = moments + max(penalty, 1e-6) * torch.eye(n_features).to(moments)
-    # by Cholesky: MKL's LU of several matrices fails where threads were set to one and back to more
+    # by Cholesky: MKL's batched LU fails after threads were set to one and back to more
     inverse = pad(torch.cholesky_inverse(torch.linalg.cholesky(moments.double())).to(scaled), (0, 1, 0, 1))
-    inverse[:, -1, -1] = 2.0  # centred vectors: the bias stands alone
+    inverse[:, -1, -1] = 2.0  # vectors are centred, so the bias decouples
     return inverse
 
 
 def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0) -> dict[str, int]:
-    """The control task: for each type one random class, fixed (Hewitt & Liang 2019, section 2).
+    """The control task: one fixed random class per type (Hewitt & Liang 2019, section 2).
 
-    A class is drawn with its share of `labels`, the classes of the training items; the order of `types` is irrelevant.
-    A probe can do well on it only by learning types by heart; accuracy less control accuracy is its *selectivity*. A
-    pair of forms is a type here; the paper draws an attachment for each word.
+    A class's probability is its share of `labels`, the training items' classes; the order of `types` is irrelevant. A
+    probe can do well on it only by memorising types; accuracy minus control accuracy is its *selectivity*. A pair of
+    forms is a type here; the paper draws an attachment for each word.
     """
     rng = random.Random(whole_number("seed", seed))
     counts = sorted(Counter(labels).items())
@@ -181,7 +181,7 @@ def control_labels(types: Sequence[str], labels: Sequence[int], *, seed: int = 0
 
 
 def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[str, int], int]:
-    """Each type's most frequent class, and that of all items for types not seen; a tie goes to the lower class."""
+    """Each type's most frequent class, and that of all items for unseen types; a tie goes to the lower class."""
     counts: dict[str, Counter[int]] = {}
     for name, label in zip(types, labels, strict=True):
         counts.setdefault(name, Counter())[label] += 1
@@ -191,7 +191,7 @@ def commonest_labels(types: Sequence[str], labels: Sequence[int]) -> tuple[dict[
 
 @dataclass(frozen=True)
 class Mix:
-    """A probe of a weighted sum of layers. `shares` are the layers' weights: they add up to 1."""
+    """A probe of a weighted sum of layers. `shares` are the layers' weights, which sum to 1."""
 
     shares: Float[Tensor, " layer"]
     weight: Float[Tensor, "feature_and_bias cls"]
@@ -212,7 +212,7 @@ def fit_mix(
 
     The scalar mix of Tenney et al. 2019 (section 3.1) without its overall factor. Here the classifier is linear, and
     layers have one size (`Scaling`), because larger vectors would need a smaller weight (Fayyaz et al. 2021). The loss
-    is not convex in both parts together: every fit starts from equal shares and no weights. Shares gather on one or two
+    is not jointly convex, so every fit starts from equal shares and zero weights. Shares concentrate on one or two
     layers; training that stops early leaves them more equal.
     """
     n_layers, n_items, n_features = scaled.shape
@@ -251,11 +251,11 @@ def centre_of_gravity(shares: Float[Tensor, "*more layer"]) -> Float[Tensor, "*m
 
 
 def expected_layer_terms(right: Float[Tensor, "layer item"]) -> tuple[Float[Tensor, " item"], Float[Tensor, " item"]]:
-    """What each item adds to numerator and denominator of the expected layer.
+    """What each item adds to the numerator and denominator of the expected layer.
 
-    The probe of layers 0..l scores S(l) and gains D(l) = S(l) - S(l - 1); the expected layer is the sum over l >= 1 of
-    l x D(l), divided by the sum of D(l) (Tenney et al. 2019, section 3.2; layer 0 is the embedding). The paper scores
-    F1 pooled over labels, S here is accuracy. `right` is 1 where the probe that may use layers 0..l is right.
+    The probe of layers 0..l scores S(l) and gains D(l) = S(l) - S(l - 1). The expected layer is the sum over l >= 1 of
+    l x D(l), divided by the sum of D(l) (Tenney et al. 2019, section 3.2; layer 0 is the embedding). The paper uses F1
+    pooled over labels; S here is accuracy. `right` is 1 if the probe of layers 0..l is right.
     """
     gained = right.diff(dim=0)
     return torch.arange(1, len(right)).to(right) @ gained, gained.sum(0)

@@ -1,8 +1,8 @@
-"""What would hiding a claim's keys cost, from gradients? All heads of a model from one backward pass a read-out.
+"""What would hiding a claim's keys cost, from gradients? All heads of a model from one backward pass per read-out.
 
-The change of a head's mix of values z, at the claimed rows, is computed exactly, as in the QK fix of AtP* (Kramár 2024,
-arXiv:2403.00745, section 3.1); only its effect is first order: attribution patching (Nanda 2023) of z. Claims that read
-the same share a gradient. Where the model is sure, gradients vanish and estimates are too small: `knock_out` measures.
+We compute the change of a head's z at the claimed rows exactly, as in the QK fix of AtP* (Kramár 2024,
+arXiv:2403.00745, section 3.1). Only its effect is first order: attribution patching (Nanda 2023) of z. Claims with the
+same read-out share a gradient. If the model is certain, gradients vanish and estimates are too small; use `knock_out`.
 """
 
 from collections import defaultdict
@@ -28,14 +28,14 @@ from interp.tap import Tap
 from interp.tokens import TokenBatch
 from interp.transformer import Transformer, with_parts
 
-BUDGET = 64 << 20  # bytes of activations that one differentiated pass holds: a larger one is not faster on a CPU
-_WEIGHTS = 1 << 22  # attention weights of changed rows at a time
+BUDGET = 64 << 20  # bytes of activations in one differentiated pass: more is not faster on a CPU
+_WEIGHTS = 1 << 22  # attention weights of changed rows held at a time
 
 
 class Estimated(NamedTuple):
-    """The estimated drop for each head, and what each claim reads with nothing changed, in the read's unit.
+    """The estimated drop for each head, and each claim's plain read-out, in the read-out's unit.
 
-    `sizes` are the drops added up over a claim's rows without their signs.
+    `sizes` sum the rows' absolute drops over a claim.
     """
 
     drops: Float[Tensor, "claim layer head"]
@@ -56,15 +56,15 @@ def estimated_knock_out(
 ) -> Estimated:
     """Estimate what `knock_out` measures: -(change of z at the claimed rows) x (gradient of the claim's value there).
 
-    Arguments are those of `knock_out`; `budget`: bytes of activations that one pass may hold, but at least one text's.
-    Claims on one text with the same `Read` object, or with none on the same rows, share a backward pass.
+    For the arguments see `knock_out`; `budget`: bytes of activations that one pass may hold, but at least one text's.
+    Claims on one text with the same `Read` object, or on the same rows without one, share a backward pass.
     """
     model = with_parts(model, "estimates of hidden keys")
     texts = ClaimedTexts(model, tokens, claims, output, target, stack, attention)
     config, base = model.config.stacks[texts.patch_site.stack], plain_run(model, texts.inputs)
     drops = base.final.new_zeros(len(claims), config.n_layers, config.n_heads)
     sizes, values = torch.zeros_like(drops), base.final.new_zeros(len(claims))
-    limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows whose weights are made at a time
+    limit = max(1, _WEIGHTS // (config.n_heads * texts.keys.ids.shape[1]))  # rows at a time
     for lot in _lots(texts, claims, budget):
         row_of, row_values, gradients = _differentiated(texts, claims, lot)
         for party in fitting(row_of, lambda at: len(claims[at].queries), limit, lambda at: claims[at].prompt):
@@ -86,16 +86,16 @@ def estimated_knock_out(
 def _differentiated(
     texts: ClaimedTexts, claims: Sequence[Claim], lot: Sequence[list[list[int]]]
 ) -> tuple[dict[int, int], Float[Tensor, " row"], list[Float[Tensor, "row position head d_head"]]]:
-    """Each claim's row in what follows, what each row reads, and the gradients at z, layer by layer.
+    """Each claim's row in the other results, each row's read-out, and the gradients at z, layer by layer.
 
-    One forward pass serves all texts; one backward pass serves the first read-out of each, one the second, and so on.
+    One forward pass serves all texts. Each backward pass serves one read-out of every text.
     """
     model, prompts = texts.model, torch.tensor([claims[text[0][0]].prompt for text in lot], device=texts.model.device)
     assert isinstance(model, Transformer)
     names = PatchSite.from_name(model, "z", stack=texts.patch_site.stack, attention=texts.patch_site.attention).names
     tap = Tap(capture=frozenset(names))
     batches = [batch.rows(prompts) for batch in texts.inputs if batch is not None]
-    parts = [(batch, int(batch.lengths.max())) for batch in batches]  # no columns of longer ones
+    parts = [(batch, int(batch.lengths.max())) for batch in batches]  # cut to the longest here
     cut = [TokenBatch(*(ids[:, :n] for ids in (batch.ids, batch.mask, batch.positions))) for batch, n in parts]
     final = final_stream(model, (cut[0], cut[1] if len(cut) > 1 else None), tap)
     activations, n_turns = [tap.activations[name] for name in names], max(map(len, lot))
@@ -112,7 +112,7 @@ def _differentiated(
 
 
 def _lots(texts: ClaimedTexts, claims: Sequence[Claim], budget: int) -> Iterator[list[list[list[int]]]]:
-    """Texts of about one length, as many as a pass holds; of each the claims of every read-out."""
+    """Texts of similar length, as many as a pass holds; for each text, its claims by read-out."""
     model = texts.model
     assert isinstance(model, Transformer)
     groups: dict[int, dict[object, list[int]]] = defaultdict(lambda: defaultdict(list))

@@ -1,10 +1,10 @@
 """Which connections between components matter? A score for every edge, from gradients.
 
-An edge is a sender's share of what a receiver reads of the residual stream. Its score is the first-order effect of
+An edge is a sender's part of what a receiver reads from the residual stream. Its score is the first-order effect of
 putting another prompt's write there and nowhere else: edge attribution patching (Syed, Rager & Conmy 2023,
 arXiv:2310.10348). Gradients averaged on the way from one prompt to the other give EAP-IG (Hanna, Pezzelle & Belinkov
-2024, arXiv:2403.17806), which finds what a flat gradient hides. Either the input goes that way, and all else follows,
-or each sender's own output.
+2024, arXiv:2403.17806), which finds effects that a flat gradient hides. Either the input moves that way and all else
+follows, or each sender's own output moves.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -49,13 +49,13 @@ def edge_attribution(
     Args:
         model: a transformer of one stack with an output layer, its norms before its layers or absent.
         pairs, metric, direction, budget: as in `attribution_patching`.
-        steps: gradients are averaged over this many points on the line from own to other, the own end included and the
-            other not. 1 is plain EAP: the gradient at the own prompt alone.
-        along: what goes along that line. `inputs`: the embedding (with `noise` Hanna 2024, equation 3; their package
-            has the points of `denoise`, and the other sign). `activations`: the edge's own sender, in the own prompt; a
-            pass for each sender and step. `layers`: EAP-IG activations as in their package (with `noise`), which moves
-            all heads of a layer at once, holds what moves constant, and gives each edge the mean gradient over the
-            moves of all nodes, before or after it.
+        steps: number of points to average gradients over, on the line from own to other, including the own end but not
+            the other. 1 is plain EAP: the gradient at the own prompt alone.
+        along: what moves along that line. `inputs`: the embedding (with `noise`, Hanna 2024, equation 3; their package
+            has the points of `denoise`, and the opposite sign). `activations`: the edge's own sender, in the own
+            prompt; one pass per sender and step. `layers`: EAP-IG activations as in their package (with `noise`), which
+            moves all heads of a layer at once, holds what moves constant, and gives each edge the mean gradient over
+            the moves of all nodes, before or after it.
 
     Returns:
         Cells: on the axes `sender`, `receiver` (names as in `Graph`), the predicted change of the metric from the own
@@ -93,7 +93,7 @@ def edge_attribution(
 
 
 def _moves(model: Transformer, along: Along) -> list[Move]:
-    """What goes along the line, one after the other: the input alone, or every sender or layer of them as well."""
+    """The successive moves along the line: only the input, or also every sender or every layer's senders."""
     alone, moves, row = along == "activations", [], 1
     for layer, block in enumerate(model.last.blocks) if along != "inputs" else ():
         heads = [(..., head, slice(None)) for head in range(model.config.n_heads)] if alone else [...]
@@ -107,7 +107,7 @@ def _moves(model: Transformer, along: Along) -> list[Move]:
 def _passes(
     model: Transformer, tapes: Sequence[Tape], moves: Sequence[Move], steps: int, reading: Any
 ) -> Iterator[tuple[slice, Tape]]:
-    """The senders that each differentiated pass scores, and the pass: of the first tape's prompts, partly moved."""
+    """Each differentiated pass, on the first tape's prompts partly moved, with the senders that it scores."""
     base, source = tapes
     with torch.no_grad():
         start, end = (model.last.embed(batch.ids, batch.positions) for batch, _ in (base.inputs, source.inputs))
@@ -130,13 +130,13 @@ def _name(model: Transformer, layer: int, site: str) -> str:
 
 
 def _names(model: Transformer, *sites: str) -> list[str]:
-    """Sites of every layer; those of feed-forwards where there are some."""
+    """The sites' names in every layer; feed-forward sites only if the model has feed-forwards."""
     sites = tuple(site for site in sites if "mlp" not in site or model.last.blocks[0].mlp is not None)
     return [_name(model, layer, site) for layer in range(model.config.n_layers) for site in sites]
 
 
 def _change(model: Transformer, base: Tape, source: Tape) -> Writes:
-    """What each sender writes for the other prompt, less what it writes for its own."""
+    """What each sender writes for the other prompt, minus what it writes for its own."""
 
     def change(layer: int, site: str) -> Tensor:
         name = _name(model, layer, site)
@@ -151,21 +151,21 @@ def _change(model: Transformer, base: Tape, source: Tape) -> Writes:
 
 
 def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, slice, Reads]]:
-    """How many senders lie before a set of receivers, its place, and the metric's gradient at each one's own input."""
+    """For sets of receivers: the number of earlier senders, their slice, and the metric's gradient at their inputs."""
     blocks, n_heads = model.last.blocks, model.config.n_heads
     last = _name(model, len(blocks) - 1, "resid_post")
     gradients = tape.gradients(metric, [*_names(model, "q", "k", "v", "mlp_out"), last])
     n_senders, start = 1, 0
     for layer, block in enumerate(blocks):
         qkv = torch.cat([gradients[_name(model, layer, part)] for part in "qkv"], -2)
-        weight = block.attn.qkv.weight.detach().unflatten(0, (-1, block.attn.config.d_head))  # in the same order
+        weight = block.attn.qkv.weight.detach().unflatten(0, (-1, block.attn.config.d_head))  # q, k, v, as above
         pattern = "prompt p receiver d_head, receiver d_head d_model -> receiver prompt p d_model"
         normed, stream = einsum(qkv, weight, pattern), tape.activations[_name(model, layer, "resid_pre")]
-        reads = _back(block.attention.read, stream.expand(normed.shape), normed)  # each head's three by themselves
+        reads = _back(block.attention.read, stream.expand(normed.shape), normed)  # each head's q, k, v separately
         yield n_senders, slice(start, start + len(reads)), reads
         start += len(reads)
         if block.mlp is not None:
-            parallel = block.attn.config.parallel  # then it reads what the heads beside it read
+            parallel = block.attn.config.parallel  # then it reads what the same layer's heads read
             stream = tape.activations[_name(model, layer, "read by mlp")]
             reads = _back(block.feed_forward.out, stream, gradients[_name(model, layer, "mlp_out")])[None]
             yield n_senders + (0 if parallel else n_heads), slice(start, start + 1), reads
@@ -175,7 +175,7 @@ def _reads(model: Transformer, tape: Tape, metric: str) -> Iterator[tuple[int, s
 
 
 def _back(part: Callable[[Tensor], Tensor], residual: Tensor, gradient: Tensor) -> Tensor:
-    """From the gradient at what a part gives to that at the stream which it reads."""
+    """The gradient at the stream that a part reads, from the gradient at its output."""
     with torch.enable_grad():
         stream = residual.detach().requires_grad_()
         return torch.autograd.grad(part(stream), stream, gradient)[0]

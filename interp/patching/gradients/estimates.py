@@ -2,8 +2,8 @@
 
 Attribution patching (Nanda 2023, "Attribution Patching: Activation Patching At Industrial Scale") estimates a patch by
 its first-order effect: the change of the activation times the metric's gradient there. AtP* (Kramár 2024,
-arXiv:2403.00745) repairs two failures: a saturated softmax has hardly a gradient (the QK fix, section 3.1, computes the
-patched pattern itself), and effects along different paths cancel (GradDrop closes one layer's paths at a time).
+arXiv:2403.00745) repairs two failures: a saturated softmax has almost no gradient (the QK fix, section 3.1, computes
+the patched pattern itself), and effects along different paths cancel (GradDrop closes one layer's paths at a time).
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,17 +34,17 @@ from interp.visibility import Source, Visibility
 Sites = Mapping[str, Sequence[str]]
 Pattern = Float[Tensor, "prompt head query key"]
 Parts = Mapping[str, Tensor]  # q and k of a layer
-_OUTPUTS = ("attn_out", "cross_attn_out", "mlp_out")  # what a layer adds to the stream
+_OUTPUTS = ("attn_out", "cross_attn_out", "mlp_out")  # a layer's writes to the stream
 _CELL = ("stack", "attention", "site", "layer", "head", "neuron", "expert", "position", "query", "key")
 
 
 class SiteEstimates(dict[str, Cells], Result):
-    """Estimates by site, `found["z"]` or `found.items()`: each `Cells`, in one table together."""
+    """Estimates by site, a dict of `Cells`, with one table for all of them."""
 
     __repr__ = Result.__repr__
 
     def table(self, *, seed: int = 0) -> DataFrame:
-        """The rows of all sites' tables, each axis that a site lacks missing; `q` is over all of them."""
+        """The rows of all sites' tables; axes that a site lacks are missing values, and `q` is over all rows."""
         import pandas as pd  # noqa: PLC0415 (`import interp` need not wait for it)
 
         table = pd.concat([cells.table(seed=seed) for cells in self.values()], ignore_index=True)
@@ -57,7 +57,7 @@ class SiteEstimates(dict[str, Cells], Result):
         return table.loc[:, [*first, *(name for name in table if name not in {*first, *numbers}), *numbers]]
 
     def figure(self, site: str | None = None, **options: Any) -> Figure:
-        """The figure of one site, by default of the first; `options` are those of `Cells.figure`."""
+        """The figure of one site, by default the first; for `options` see `Cells.figure`."""
         if site is not None and site not in self:
             raise InputError(f"these estimates have no site {site!r}: expected {' or '.join(self)}")
         return self[next(iter(self)) if site is None else site].figure(**options)
@@ -88,16 +88,16 @@ def attribution_patching(
 
     attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head"), "resid_pre": ("layer", "position")})
 
-    A cell's estimate is the sum over its entries of (other prompt's activation - own) x gradient at the own prompt;
-    values are the unpatched prompt's value plus the estimate, like those of an exact sweep.
+    A cell's estimate is the sum over its entries of (other prompt's activation - own) x gradient at the own prompt. As
+    in an exact sweep, values are metrics: the unpatched prompt's value plus the estimate.
 
     Args:
         model, pairs, direction, stack, attention: as in `sweep`; `denoise` differentiates at the corrupted prompts.
-        metrics: what to read; it must have a gradient. At the clean prompts (`noise`) that of `kl_divergence` is 0.
-        sites: the cells' axes of each site; both as in `sweep`.
+        metrics: what to read; must have a gradient. The gradient of `kl_divergence` at clean prompts (`noise`) is 0.
+        sites: sites, and the axes of each site's cells, as in `sweep`.
         qk_fix: for `q` and `k`, compute the patched pattern and take its difference times the gradient at the pattern,
             so that the softmax is not linearised (Kramár 2024, section 3.1).
-        budget: bytes of activations that one pass may hold; prompts go through in as many parts as that needs.
+        budget: bytes of activations that one pass may hold; prompts are split into as many parts as that needs.
     """
     model = with_parts(model, "attribution patching")
     call = _Estimates(model, pairs, metrics, sites, (direction, stack, attention), qk_fix=qk_fix)
@@ -119,11 +119,11 @@ def atp_star(
 ) -> SiteEstimates:
     """AtP* (Kramár 2024): attribution patching with the QK fix and GradDrop, as magnitudes.
 
-    For each layer in turn one backward pass lets no gradient through what the layer adds to the stream. A cell's
+    For each layer in turn, one backward pass blocks the gradient through the layer's writes to the stream. A cell's
     magnitude is the mean absolute estimate over these passes (equation 11), without the pass that drops its own layer;
     the residual stream (`resid_*`) belongs to no layer. Magnitudes rank cells for a closer look.
 
-    Arguments are those of `attribution_patching`; the model has at least two layers.
+    For the arguments see `attribution_patching`; the model needs at least two layers.
     """
     model = with_parts(model, "AtP*")
     layers = [(name, layer) for name, config in model.config.stacks.items() for layer in range(config.n_layers)]
@@ -137,7 +137,7 @@ def atp_star(
 
 
 class _Estimates:
-    """The checked arguments (`place`: direction, stack, attention); `patch_sites` has those of the QK fix too."""
+    """The checked arguments (`place`: direction, stack, attention); `patch_sites` includes the QK fix's sites."""
 
     def __init__(self, model: Transformer, pairs: Pairs, metrics: Any, sites: Sites, place: Any, *, qk_fix: bool):
         if not isinstance(sites, Mapping) or not sites:
@@ -156,7 +156,7 @@ class _Estimates:
             self.patch_sites[site] = PatchSite.from_name(model, site, ("layer",), *place[1:])
 
     def cells(self, tables: Mapping[str, Values], base: Values, source: Values, **fields: Any) -> SiteEstimates:
-        """Tables of values by site as cells."""
+        """`Cells` by site, from each site's tables."""
         cells = SiteEstimates()
         for site, plan in self.plans.items():
             named = {name: plan.by_name(table) for name, table in tables[site].items()}
@@ -164,14 +164,14 @@ class _Estimates:
         return cells
 
     def totals(self, budget: int, dropped: Sequence[tuple[str, int]] = ()) -> tuple[dict[str, Values], Values, Values]:
-        """Each site's estimates by metric, or sums of their sizes over passes that each drop a layer.
+        """Each site's estimates by metric, or the sums of their absolute values over passes that each drop a layer.
 
-        With them come the metrics of the prompts that are changed, and of those that the change comes from.
+        Also returned: the metrics of the patched prompts, and of those that the patches come from.
         """
         zeros = self.model.last.embed.token.weight.new_zeros(len(self.pairs)).detach()
         base, source = ({each.name: zeros.clone() for each in self.plain} for _ in range(2))
         totals = {site: replace(plan, readouts=self.readouts).unchanged(base) for site, plan in self.plans.items()}
-        # captured in both runs alike: they use the same kernels, and what is equal differs by exactly 0
+        # capture the same sites in both runs: the same kernels then make equal activations differ by exactly 0
         names = [name for site in sorted(self.patch_sites) for name in self.patch_sites[site].names]
         for prompts in split(self.model, self.pairs, budget, rows=bool({"pattern", "scores"} & {*self.patch_sites})):
             readouts = [readout.take(prompts) for readout in self.plain]
@@ -190,7 +190,7 @@ class _Estimates:
         return totals, base, source
 
     def _estimates(self, tape: Tape, source: Tape, metric: str) -> Values:
-        """First-order effects on one metric of all cells, by site, from one backward pass."""
+        """First-order effects of all cells on one metric, by site, from one backward pass."""
         differentiated = {site: self.patch_sites["pattern" if site in self.fixed else site] for site in self.plans}
         names = dict.fromkeys(name for patch_site in differentiated.values() for name in patch_site.names)
         gradients, effects = tape.gradients(metric, [*names]), {}
@@ -205,7 +205,7 @@ class _Estimates:
         return effects
 
     def _change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
-        """Difference times gradient of every entry, on the site's axes after `prompt`."""
+        """Each entry's difference times gradient, on `prompt` and the site's axes."""
         name = self.patch_sites[site].name(layer)
         difference = source.activations[name] - tape.activations[name].detach()
         if site == "scores":
@@ -213,7 +213,7 @@ class _Estimates:
         return difference * gradient
 
     def _fixed_change(self, tape: Tape, source: Tape, site: str, layer: int, gradient: Tensor) -> Tensor:
-        """The same of queries or keys whose patched pattern is computed; it has no `d_head`."""
+        """`_change` with the QK fix: for queries or keys, via the patched pattern; it has no `d_head`."""
         patch, by = self.patch_sites[site], self.plans[site].by
         names = {part: self.patch_sites[part].name(layer) for part in "qk"}
         ours, theirs = ({part: run.activations[names[part]].detach() for part in "qk"} for run in (tape, source))
@@ -230,8 +230,8 @@ def _qk_fixed(
 ) -> Float[Tensor, "prompt position site_head"]:
     """Effects of patched queries or keys: (new pattern - own) x gradient at the pattern, summed over what each moves.
 
-    Queries are patched at all positions: each has a row of the pattern to itself. Keys share rows, so by position each
-    is patched alone (Kramár 2024, algorithm 4), else all together; then `position` is the query's.
+    Queries are patched at all positions at once, since each has its own row of the pattern. Keys share rows: by
+    position each is patched alone (Kramár 2024, algorithm 4), otherwise all together, and `position` is the query's.
     """
     plain = _scores(attn, base, visibility)
 
@@ -255,20 +255,20 @@ def _qk_fixed(
 
 
 def _scores(attn: Attention, parts: Parts, visibility: Visibility) -> Pattern:
-    """Scores of queries against keys, both before norm and rotation."""
+    """Scores from queries and keys before their norm and rotation."""
     positions = visibility.positions
-    if visibility.across:  # nothing turns keys
+    if visibility.across:  # nothing rotates keys
         positions = positions.new_zeros(1, parts["k"].shape[1])
     q, k = attn.queries(parts["q"], visibility.positions), attn.keys(parts["k"], positions)
     return attn.scores(q.transpose(1, 2), attn.shared(k.transpose(1, 2)), visibility)
 
 
 def _one_key_patched(scores: Pattern, patched: Pattern, gradient: Pattern) -> Pattern:
-    """For each key alone, what its patched score does to its row: sum over the row of (new pattern - own) x gradient.
+    """The effect of each key's patched score alone on its row: sum over the row of (new pattern - own) x gradient.
 
     With p the pattern, p' the patched key's new share and h the mean gradient of the other keys under their own
-    renormalised pattern, that sum is (p' - p)(gradient - h): no pattern has to be made anew for each key. The other
-    keys' share is 1 - p, but for the row's largest it is summed without it: 1 - p would lose it to rounding.
+    renormalised pattern, that sum is (p' - p)(gradient - h), so no key needs a new pattern. The other keys' share is
+    1 - p. For the row's largest key we sum the others instead, because 1 - p would round them away.
     """
     pattern = Attention.pattern(scores)
     top = torch.zeros_like(pattern, dtype=torch.bool).scatter_(-1, scores.argmax(-1, keepdim=True), True)
@@ -280,4 +280,4 @@ def _one_key_patched(scores: Pattern, patched: Pattern, gradient: Pattern) -> Pa
     mean = torch.where(top, (Attention.pattern(below).nan_to_num() * gradient).sum(-1, keepdim=True), mean)
     rest = torch.where(top, below.logsumexp(-1, keepdim=True), scores.logsumexp(-1, keepdim=True) + torch.log1p(-share))
     effect = ((patched - rest).sigmoid() - pattern) * (gradient - mean)
-    return effect.masked_fill(patched == scores, 0)  # without rounding's dust
+    return effect.masked_fill(patched == scores, 0)  # drop rounding errors

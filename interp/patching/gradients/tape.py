@@ -1,6 +1,6 @@
-"""One pass that can be differentiated: which activations it passed, what the metrics gave, and their gradients.
+"""One differentiable pass: its activations, its metrics, and their gradients.
 
-The graph starts behind the embedding. Prompts do not mix: the gradient of a metric's sum holds each prompt's own.
+The graph starts after the embedding. Prompts are independent, so the gradient of a metric's sum is each prompt's own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Stream = Float[Tensor, "prompt position d_model"]
 
 @dataclass(frozen=True)
 class Tape:
-    """One pass over some prompts: what it passed at each captured site, and the metrics, one value a prompt."""
+    """One pass over some prompts: the activations at each captured site, and the metrics, one value per prompt."""
 
     inputs: Inputs
     activations: dict[str, Tensor]
@@ -56,7 +56,7 @@ def record(
 ) -> Tape:
     """Run the model from its embeddings, or from `start`, capture `names` and read the metrics.
 
-    Inside `torch.enable_grad()` the tape can be differentiated.
+    Inside `torch.enable_grad()` the tape is differentiable.
     """
     tap = Tap(capture=frozenset(names), edit=edits or {})
     final = final_stream(model, inputs, tap, start)
@@ -67,7 +67,7 @@ def record(
 def final_stream(
     model: Transformer, inputs: Inputs, tap: Tap, start: Stream | None = None
 ) -> Float[Tensor, "*cells prompt position d_model"]:
-    """The last stream of the last stack, whose graph begins at what enters each stack's first block; as `record`."""
+    """The last stack's final stream; its graph begins at the input of each stack's first block. See `record`."""
     source, final = None, None
     for name, batch in zip(model.config.stacks, inputs, strict=False):
         assert batch is not None
@@ -96,10 +96,10 @@ def split(model: Transformer, pairs: Pairs, budget: int, extra: int = 0, *, rows
 
 
 def bytes_a_prompt(model: Transformer, widths: Mapping[str, int], extra: int = 0, rows: bool = False) -> int:
-    """What a differentiated pass holds of a prompt of so many positions a stack.
+    """Bytes that a differentiated pass holds for a prompt; `widths` are its positions in each stack.
 
-    A position of a layer keeps about a dozen vectors of the stream's width, those of its heads and of its feed-forward,
-    and as many again in gradients; with `rows` also its attention to every key; `extra` counts what else it holds.
+    Each layer keeps, per position, about a dozen vectors of stream width, those of its heads and feed-forward, and as
+    many in gradients; with `rows` also the attention to every key. `extra` counts other numbers held per position.
     """
     numbers = 4 * model.config.d_vocab
     for name, config in model.config.stacks.items():
