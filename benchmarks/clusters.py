@@ -48,13 +48,12 @@ _MAKERS = tuple(partial(each.collector, seed=0) for each in OURS.values() if eac
 @contextmanager
 def workers(n: int, kind: str = "LocalCluster") -> Iterator[tuple[Any, Any]]:
     """Dask processes that restart when they die; in a `SubprocessCluster` the scheduler is a process too."""
-    import dask
+    # a busy machine may need more than Dask's 15 s to start a killed worker again
+    os.environ["DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT"] = "5 minutes"
     import distributed
 
     from analyses.execution.cluster import connected
 
-    # a busy machine may need more than Dask's 15 s to start a killed worker again
-    dask.config.set({"distributed.deploy.lost-worker-timeout": "5 minutes"})
     often = {"allowed_failures": 20}  # how often a lot's workers may be killed
     options = {"dashboard_address": None, "silence_logs": 50, "scheduler_kwargs": often}
     processes = getattr(distributed, kind)(n_workers=n, threads_per_worker=1, **options)
