@@ -150,7 +150,7 @@ def restarts(model: str, runs: int) -> None:
 
         def twice(out: Path, notes: Path = notes, **_: object) -> None:
             nonlocal said, kept
-            with suppress(TimeoutError), workers(2, "SubprocessCluster") as (executor, cluster):
+            with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
                 scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counted.sent)
 
                 def kill() -> None:
