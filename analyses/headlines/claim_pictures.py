@@ -19,7 +19,6 @@ from interp.errors import InputError
 
 WIDTH, HEIGHT, _EDGE = 1200, 630, 60
 _SHEET = Path(__file__).parents[1] / "report" / "templates" / "style.css"
-_SHADES = dict(re.findall(r"--([\w-]+): (#\w+);", _SHEET.read_text("utf-8").partition("@media")[0]))  # light theme
 _WASHES = {"position": "position-wash", "part-of-speech": "syntax-wash", "coreference": "coreference-wash"}
 Mark = tuple[Any, ...]
 """`("text", x, baseline, size, bold, colour, words)`, `("box", x, y, width, height, colour)` or
@@ -51,10 +50,16 @@ def _lines(words: Sequence[tuple[str, str]], size: int, bold: bool, most: int) -
     return lines
 
 
+@cache
+def _shades() -> dict[str, str]:
+    """Colours of the light theme, by name."""
+    return dict(re.findall(r"--([\w-]+): (#\w+);", _SHEET.read_text("utf-8").partition("@media")[0]))
+
+
 def claim_picture(card: FactCard, source: str = "") -> list[Mark]:
     """The marks of a claim's picture, from its white background to its source, which the page's script fills in."""
     name = card.fact.behaviour
-    colour, wash = BEHAVIOURS.get(name, CUSTOM), _SHADES[_WASHES.get(name, "tint")]
+    colour, wash = BEHAVIOURS.get(name, CUSTOM), _shades()[_WASHES.get(name, "tint")]
     marks: list[Mark] = [("box", 0, 0, WIDTH, HEIGHT, "#ffffff"), ("box", 0, 0, WIDTH, 12, colour)]
     y = 46.0
 

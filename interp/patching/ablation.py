@@ -146,13 +146,11 @@ class _Ablation:
         self.instead = _replacements(model, self.plan.patch_site, alone, kind, *drawing)
         self.run = plain_run(model, alone.inputs[0])
         self.values = read_values(model, self.run, self.plan.plain)
-        answers = [
-            readout.tokens.gather(1, (self.values[readout.name] < 0).long()[:, None])
-            for readout in self.plan.readouts
-            if readout.tokens is not None
-        ]
-        if donors is None and kind == "resample" and any(len(each.unique()) == 1 for each in answers):
-            warn(_ONE_ANSWER, InputWarning, stacklevel=4)
+        if donors is None and kind == "resample":
+            signs = ((each.tokens, self.values[each.name] < 0) for each in self.plan.readouts)
+            answers = (tokens.gather(1, wrong.long()[:, None]) for tokens, wrong in signs if tokens is not None)
+            if any(len(tokens.unique()) == 1 for tokens in answers):
+                warn(_ONE_ANSWER, InputWarning, stacklevel=4)
 
     def replaced(self) -> PlainRun:
         """The plain run with its site replaced in every layer."""
