@@ -31,7 +31,6 @@ import torch
 from analyses import corpora, report
 from analyses.behaviours import OURS
 from analyses.execution import processes
-from analyses.execution.cluster import ClusterError
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.lots import Setting, Shards, using
 from analyses.execution.provenance import fingerprint
@@ -161,7 +160,7 @@ def restarts(model: str, runs: int) -> None:
                 threading.Thread(target=kill, daemon=True).start()
                 try:
                     write(out=out, cluster=Counted(executor, notes))
-                except ClusterError as error:
+                except ConnectionError as error:
                     said, kept = str(error), len([*out.parent.glob(".out.shards/*.shard")])
             with workers(2) as (executor, _):
                 write(out=out, cluster=Counted(executor, notes))
