@@ -20,7 +20,7 @@ RECORDED = {
     for measure in behaviour.measures
     if measure.recorded
 }
-"""By measure, its name in the record of a training run."""
+"""Each recorded measure, and its name in the record of a training run."""
 
 
 def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Behaviour]:

@@ -3,18 +3,17 @@
     python -m benchmarks.known --model DIR
     python -m benchmarks.known --model DIR --heads FILE.csv
 
-Wang et al. (2022, figure 2 and section 3) name heads by class. We rank each among all heads, in the table that measures
-its class:
+Wang et al. (2022, figure 2 and section 3) name heads by class. We rank each one among all heads by its class's measure:
 
-- previous-token, duplicate-token, induction: gain in attention over the strictest baseline (`tables/heads`), and
-  whether the head carries the label (`tables/labels`);
+- previous-token, duplicate-token, induction: the gain in attention over the strictest baseline (`tables/heads`), and
+  whether the head has the label (`tables/labels`);
 - name-mover, negative-name-mover: the head's direct contribution to the indirect object's logit minus the subject's
   (`interp.attribution`), in prompts such as "When Mary and John went to the store, John gave a drink to";
 - S-inhibition: the share of the logit difference lost if the name movers' queries read the head from a prompt about
   three other people, with all other heads frozen and feed-forwards recomputed (their path patching).
 
-Rank 1 is the highest value; for negative name movers, the lowest. For other models, --heads names the known heads, in
-columns measure, layer, head. Prints Markdown. Backup name movers are left out: they act only once others are gone.
+Rank 1 is the highest value; for negative name movers, the lowest. For other models, --heads FILE lists the known heads
+in columns measure, layer and head. Prints Markdown. We leave out backup name movers, which act only without the others.
 """
 
 import random
@@ -70,9 +69,9 @@ _TEMPLATES = (
 
 
 def prompts(count: int, seed: int = 0) -> pd.DataFrame:
-    """Clean, corrupt, answer and wrong: two names of which one comes again; corrupted, three names that come once.
+    """Columns clean, corrupt, answer, wrong. Clean prompts repeat one of two names; corrupted ones have three others.
 
-    The one that comes again is the first or the second of the two alike often.
+    The first and the second name are repeated equally often.
     """
     rng, rows = random.Random(seed), []
     for number in range(count):
@@ -88,11 +87,11 @@ def prompts(count: int, seed: int = 0) -> pd.DataFrame:
 def look_up(
     model: Model, corpus: Corpus, known: Sequence[Known] = GPT2_SMALL, *, pairs: int = 100, seed: int = 0
 ) -> pd.DataFrame:
-    """A row a known head: its rank by its measure among all heads, its gain with a 95% interval, and whether it is
-    labelled (missing where there is no such label).
+    """One row per known head: its rank among all heads, its gain with a 95% interval, and whether it has the label
+    (missing if there is no such label).
 
     Raises:
-        InputError: an unknown measure, a head that the model has not, or nothing that can be measured.
+        InputError: an unknown measure, a head that the model lacks, or nothing to measure.
     """
     measures = {each.measure for each in known}
     if unknown := measures - {*POSITIONAL, *MOVERS, INHIBITION}:
@@ -113,7 +112,7 @@ def look_up(
 
 
 def _by_position(model: Model, corpus: Corpus, seed: int) -> pd.DataFrame:
-    """Gains in attention, and who carries which label."""
+    """Gains in attention, and which heads have the label."""
     (collected,) = collect(Reading(model, corpus), [position.Collector(model, seed=seed)])
     if isinstance(collected, InputError):
         raise collected
@@ -128,7 +127,7 @@ def _by_position(model: Model, corpus: Corpus, seed: int) -> pd.DataFrame:
 
 
 def _by_objects(model: Model, movers: Sequence[Known], count: int, seed: int) -> pd.DataFrame:
-    """What each head writes towards the indirect object, and sends to the queries of `movers`, if there are any."""
+    """What each head writes towards the indirect object, and what it sends to the queries of any `movers`."""
     texts = prompts(count, seed)
     columns = (texts[name].tolist() for name in ("clean", "corrupt", "answer", "wrong"))
     pairs = Pairs.from_texts(model, *columns, drop=True)
@@ -156,10 +155,10 @@ def _rows(model: Model, measure: str, gain: np.ndarray, low: np.ndarray, high: n
 
 
 def read_heads(file: Path) -> list[Known]:
-    """The heads that a file names.
+    """The heads that a file lists.
 
     Raises:
-        InputError: it has other columns than measure, layer and head, or no whole numbers.
+        InputError: its columns are not measure, layer and head, or a layer or head is no whole number.
     """
     try:
         table = pd.read_csv(file)
@@ -186,7 +185,7 @@ def check_shape(model: Model, name: str) -> None:
 
 
 def main() -> None:
-    """Parse and print."""
+    """Print the table."""
     parser = arguments(__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--heads", type=Path, help="CSV of measure, layer, head; by default GPT-2 small's")

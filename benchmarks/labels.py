@@ -1,43 +1,43 @@
 """Are labels right where the truth is known, and absent where there is nothing to find?
 
-    python -m benchmarks.labels --smallest     # one of each, on a few short texts: that it runs
+    python -m benchmarks.labels --smallest     # one of each on a few short texts, to see that it runs
     python -m benchmarks.labels --quick        # 8 of each
     python -m benchmarks.labels                # 200 of each
 
-Fourteen questions, one JSON line each, after a line for every planted model that was mislabelled; then all as rows of
-the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
+Prints one JSON line for every planted model with wrong labels, and one for each of fourteen questions. Then prints all
+answers as rows of the table in `docs/labels.md`, with their targets (`label_rows.tsv`):
 
     planted     models composed at random (`benchmarks.planted.compose`), labelled on texts over their words. `found`:
-                share of planted heads that carry their label or a synonym, but for those that rest on the first token,
-                as shuffled heads of the same sharpness do; `false`: share of all labels that are neither; `impostors`:
-                labels of coreference or syntax for a fixed offset, the nearest noun, the last pronoun of the same form
-    rungs       planted models with a head for every rule that a head may follow, and mixtures
-                (`benchmarks.planted.rungs`), on texts in which only a hidden code tells what belongs to what. `right`:
-                share of heads of which `analyses.scoring.rules` names the rule that they follow, and which carry no
-                label of a higher rung; `strictest`: how often the best simple rule is right
-    strata      planted models with a head for each stratum that a head can be right in, and a rule right elsewhere
-                (`benchmarks.planted.strata`). `right`: share of these heads that are labelled by their own stratum;
-                `wrong`: labels of a wider one, or of any relation or reference, that are false of a head
-    sinks       planted decoders of three heads that rest on the first position, from which nothing is read, while what
-                little they read elsewhere does harm. `effects`: their labels with evidence of an effect; `hiding`: what
-                hiding the position costs over its control, in nats a row, `all_hiding` from all three; `all`: the most
-                that all three need it
-    readers     planted decoders with a head that another reads, beside a twin of which either would do, or beside a
-                head that nothing reads. `right`: in how many single and joint effects say which head is which
-    sets        the same twins, the same heads of which one alone is read, and models with random weights. `twins`: in
-                how many both twins, and no other head, are labelled as a set, and neither by an effect of its own;
-                `without`: how many of the others have any set
+                share of planted heads that carry their label or a synonym. Heads that rest on the first token do not
+                count, because equally sharp shuffled heads also do. `false`: share of labels that are neither.
+                `impostors`: coreference or syntax labels for a fixed offset, nearest noun or last same-form pronoun
+    rungs       planted models with a head for every rule and for mixtures of rules (`benchmarks.planted.rungs`).
+                In their texts only a hidden code tells which words belong together. `right`: share of heads whose
+                rule `analyses.scoring.rules` names, and which carry no label of a higher rung.
+                `strictest`: how often the best simple rule is right
+    strata      planted models with a head for each stratum, while a rule is right elsewhere
+                (`benchmarks.planted.strata`). `right`: share of these heads that carry the label of their own stratum;
+                `wrong`: false labels of a wider stratum, or of any relation or reference
+    sinks       planted decoders of three heads that rest on the first position. They read nothing there, and the
+                little that they read elsewhere does harm. `effects`: their labels with evidence of an effect;
+                `hiding`: what hiding the position costs over its control, in nats per row, `all_hiding` from all
+                three; `all`: the largest effect of all three together
+    readers     planted decoders with a head that another head reads. Beside it is a twin that would also do, or a
+                head that nothing reads. `right`: models whose single and joint effects tell which head is which
+    sets        the same twins, the same heads when only one is read, and models with random weights. `twins`: models
+                where both twins and no other head get a set label, and neither gets a label for its own effect;
+                `without`: how many of the other models have a set
     untrained   models with random weights, on generated stories. `any`: share of models with any label
-    copies      heads of the default whose W_Q and W_K were shuffled (others than those that set the bar), on
-                `--corpus`. `named`: share of heads with any label of a tag, a relation or reference
-    shuffled    whole such copies of the default and of MiniLM, with minimal pairs. `named`: share of heads with a label
-                other than one of position by attention; `sentences`: what their first screens claim
-    words       the default itself, on the same text with each document's words in another order: `named` again
-    permuted    the default, and planted heads of rungs, on texts whose dependencies were drawn anew among pairs of
-                words of the same two tags at about the same distance (`repaired`). `named`: with a label of a relation
-    chains      the default on texts whose chains were dealt out anew (`rechained`). `named`: with a label of reference
+    copies      heads of the default with shuffled W_Q and W_K (not those that set the bar), on `--corpus`.
+                `named`: share of heads with any label of a tag, a relation or reference
+    shuffled    whole such copies of the default and of MiniLM, with minimal pairs. `named`: share of heads with
+                more than a label of position by attention; `sentences`: claims on their first screens
+    words       the default itself, on the same text with each document's words shuffled: `named` again
+    permuted    the default, and planted heads of rungs, on texts with redrawn dependencies, which link words of the
+                same two tags at about the same distance (`repaired`). `named`: heads with a relation label
+    chains      the default on texts with redrawn chains (`rechained`). `named`: heads with a reference label
     coverage    1,000 corpora of 40 documents (60 with --quick), for every head of a planted model and every measure
-                with one baseline: how many of the 95% intervals hold the mean gain of all corpora
+                with one baseline: how many 95% intervals contain the mean gain over all corpora
 """
 
 import os
@@ -90,13 +90,13 @@ from models import load
 from models.initialisation import initialise
 from models.stories import stories
 
-DOCUMENTS = 40  # of each half, about
-HIDDEN, WORDS = 16, 24  # documents of each half, and words of each, that knock-outs read
+DOCUMENTS = 40  # per half, about
+HIDDEN, WORDS = 16, 24  # documents per half, and words per document, that knock-outs read
 TARGETS = {"found": 0.99, "false": 0.05, "right": 0.97, "any": 0.05, "named": 0.03, "coverage": (0.93, 0.97)}
 _COPIES = 4  # of the default's heads, labelled together
 _MEANINGFUL = ("tag:", "relation:", "antecedent")
-_PAIRS = no_effects("any").table  # of minimal pairs, which no label here rests on
-_ROWS = Path(__file__).with_name("label_rows.tsv")  # kind, what is counted, what is said of it, target
+_PAIRS = no_effects("any").table  # no label here rests on minimal pairs
+_ROWS = Path(__file__).with_name("label_rows.tsv")  # kind, what is counted, the text of the result, target
 Counts = dict[str, Counter[str]]
 KINDS = (
     *("planted", "rungs", "strata", "sinks", "readers", "sets", "untrained", "copies", "shuffled", "words", "permuted"),
@@ -105,7 +105,7 @@ KINDS = (
 
 
 def corpora_of(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
-    """Texts in which accidents are balanced, a corpus a behaviour."""
+    """One corpus per behaviour, with accidental patterns balanced."""
     lexicon = composed.lexicon
     return {
         "position": texts.shuffled(lexicon, 3 * DOCUMENTS, seed),
@@ -128,7 +128,7 @@ def _of_head(table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
 
 
 def planted_one(seed: int) -> tuple[Counts, list[dict[str, object]]]:
-    """Compose, label, compare: counts, and the heads that are mislabelled."""
+    """Compose and label one model, and return counts and the heads with wrong labels."""
     composed = compose(seed, form=FORMS[seed % len(FORMS)])
     labels = label(composed.model, corpora_of(composed, seed), documents=HIDDEN, words=WORDS, seed=seed).labels
     counts: Counts = defaultdict(Counter, evidence=Counter(labels["evidence"]))
@@ -171,7 +171,7 @@ def planted(seeds: range, workers: Executor) -> dict[str, object]:
 
 
 def linked_corpora(composed: Composed, seed: int) -> dict[str, list[AnnotatedText]]:
-    """Texts in which only a hidden code tells what belongs to what."""
+    """Texts in which only a hidden code tells which words belong together."""
     assert isinstance(composed.lexicon, Linked)
     return {
         "part-of-speech": linked_texts.clauses(composed.lexicon, 3 * DOCUMENTS, seed),
@@ -180,7 +180,7 @@ def linked_corpora(composed: Composed, seed: int) -> dict[str, list[AnnotatedTex
 
 
 def rungs_one(seed: int) -> tuple[Counts, dict[str, float]]:
-    """Compose, label, compare with what the rules say of each head; and how often the best simple rule is right."""
+    """Compose and label one model, compare with the rules named for each head, and measure the best simple rule."""
     composed = compose_rungs(seed, form=FORMS[seed % len(FORMS)])
     corpora = linked_corpora(composed, seed)
     collected = []
@@ -207,7 +207,7 @@ def rungs_one(seed: int) -> tuple[Counts, dict[str, float]]:
 
 
 def _follows(rung: Rung, rows: pd.DataFrame) -> bool:
-    """Whether the rules say of a head what they should, where anything is asked."""
+    """Whether the rules name what they should for a head; True if nothing is expected."""
     if not rung.rules:
         return True
     rows = rows.loc[[fnmatchcase(name, rung.measure) for name in rows["measure"]]]
@@ -216,7 +216,7 @@ def _follows(rung: Rung, rows: pd.DataFrame) -> bool:
 
 
 def rungs(seeds: range, workers: Executor) -> dict[str, object]:
-    """How many heads are called by the rule that they follow, and which by a higher one."""
+    """How many heads get the name of their rule, and which get a higher one."""
     every, strictest = zip(*workers.map(rungs_one, seeds), strict=True)
     counts = _added(every)
     heads, right = counts["named"].total() + counts["missed"].total(), counts["named"].total()
@@ -233,7 +233,7 @@ def rungs(seeds: range, workers: Executor) -> dict[str, object]:
 
 
 def strata_one(seed: int) -> Counts:
-    """Of heads that do one part of a job, how many carry its name, and what else is said of them that is wrong."""
+    """How many specialists carry their own name, and which false links labels claim."""
     composed = compose_strata(seed, form=FORMS[seed % len(FORMS)])
     assert isinstance(composed.lexicon, strata.Sorts)
     corpora = {
@@ -251,7 +251,7 @@ def strata_one(seed: int) -> Counts:
 
 
 def specialists(seeds: range, workers: Executor) -> dict[str, object]:
-    """How many specialists are named by their stratum, and how many labels say what is false of them."""
+    """How many specialists are named by their stratum, and how many labels are false."""
     counts = _added(workers.map(strata_one, seeds))
     named, heads = (sum(counts[name].total() for name in names) for names in (["named"], ["named", "missed"]))
     of_kinds = {"missed": dict(counts["missed"]), "wrong": dict(counts["wrong"])}
@@ -259,8 +259,7 @@ def specialists(seeds: range, workers: Executor) -> dict[str, object]:
 
 
 def sinks_one(seed: int) -> tuple[list[str], list[float], tuple[float, float]]:
-    """Of heads that rest the labels with evidence, and what hiding the first position costs each of them; what it costs
-    all of them, and how much they need it."""
+    """Labels of resting heads, costs of hiding the first position from each, and cost and effect for all together."""
     composed = compose_sinks(seed, form=("decoder", "grouped")[seed % 2])
     corpora = linked_corpora(composed, seed) | {"position": texts.shuffled(composed.lexicon, 3 * DOCUMENTS, seed)}
     labelled = label(composed.model, corpora, documents=HIDDEN, words=WORDS, seed=seed)
@@ -278,7 +277,7 @@ def sinks_one(seed: int) -> tuple[list[str], list[float], tuple[float, float]]:
 
 
 def sinks(seeds: range, workers: Executor) -> dict[str, object]:
-    """How many heads that rest have an effect that is only redistribution."""
+    """How many resting heads have an effect that is only redistribution."""
     labels, costs, joint = zip(*workers.map(sinks_one, seeds), strict=True)
     names, every = Counter(chain.from_iterable(labels)), [*chain.from_iterable(costs)]
     return {
@@ -300,7 +299,7 @@ def _readers(seed: int, *, twins: bool) -> tuple[Composed, Labelled]:
 
 
 def readers_one(seed: int) -> dict[str, bool]:
-    """Whether the effects of two heads that look at the word before say which of them is read, and which are twins."""
+    """Whether effects tell which of two previous-word heads is read, and which two are twins."""
     verdicts = {}
     for twins in (False, True):
         composed, labelled = _readers(seed, twins=twins)
@@ -316,19 +315,19 @@ def readers_one(seed: int) -> dict[str, bool]:
 
 
 def repeating_texts(words: Sequence[str], count: int, seed: int) -> list[AnnotatedText]:
-    """Documents of nine words, drawn at random, that come three times."""
+    """Documents of nine random words, repeated three times."""
     segments = [random.Random(f"{seed}-{number}").sample([*words], 9) for number in range(count)]
     return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(segments)]
 
 
 def readers(seeds: range, workers: Executor) -> dict[str, object]:
-    """In how many models single and joint effects are right."""
+    """How many models have the right single and joint effects."""
     every = [*workers.map(readers_one, seeds)]
     return {"models": 2 * len(seeds), "right": {name: sum(one[name] for one in every) for name in every[0]}}
 
 
 def sets_one(seed: int) -> tuple[bool, list[str]]:
-    """Whether twins are labelled as a set and by no effect of their own; and sets of models that have none."""
+    """Whether twins are labelled as a set only; and which models without twins have sets."""
     composed, twins = _readers(seed, twins=True)
     both, needed = {(each.layer, each.head) for each in composed.where(READER)}, twins.labels["evidence"] != "attention"
     rows = twins.labels.loc[needed & twins.labels["label"].str.endswith("previous-token")]
@@ -342,13 +341,13 @@ def sets_one(seed: int) -> tuple[bool, list[str]]:
 
 
 def sets(seeds: range, workers: Executor) -> dict[str, object]:
-    """In how many models twins are found as a set, and how many models without one have any."""
+    """How many models have their twins labelled as a set, and which models without twins have any."""
     twins, without = zip(*workers.map(sets_one, seeds), strict=True)
     return {"models": len(seeds), "twins": sum(twins), "others": 2 * len(seeds), "without": [*chain(*without)]}
 
 
 def random_model(seed: int) -> Transformer:
-    """A small model of a drawn shape that has learnt nothing."""
+    """A small untrained model of a random shape."""
     rng = random.Random(f"untrained-{seed}")
     default = load("default")
     n_heads, d_head = rng.choice((2, 4, 6, 8)), rng.choice((8, 16))
@@ -362,14 +361,14 @@ def random_model(seed: int) -> Transformer:
 
 
 def untrained_one(seed: int) -> list[str]:
-    """The labels of a model in which there is nothing to find."""
+    """The labels of an untrained model."""
     corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
     table = label(random_model(seed), dict.fromkeys(OURS, corpus), documents=HIDDEN, words=WORDS, seed=seed).labels
     return [f"{row['evidence']}: {row['label']}" for row in table.to_dict("records")]
 
 
 def untrained(seeds: range, workers: Executor) -> dict[str, object]:
-    """How many models that have learnt nothing carry any label."""
+    """How many untrained models carry any label."""
     every = [*workers.map(untrained_one, seeds)]
     count, labels = len(seeds), Counter(chain.from_iterable(every))
     limit = TARGETS["any"] + 2 * (TARGETS["any"] * (1 - TARGETS["any"]) / count) ** 0.5
@@ -377,12 +376,12 @@ def untrained(seeds: range, workers: Executor) -> dict[str, object]:
 
 
 def copies_one(seed: int, corpus: str) -> list[str]:
-    """The labels of copies of the default whose heads lost what they learnt, a head and label each."""
+    """The labels of copies of the default with shuffled heads, as head and label."""
     return _labels(Shuffled(load("default"), _COPIES, 1_000_000 + seed), read(corpus), seed)
 
 
 def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], list[str]]:
-    """Of such a copy how many heads there are, labels with a head and evidence each, and what is said of it first."""
+    """The number of heads of a shuffled copy, its labels with head and evidence, and its claims."""
     trained, behaviours = load(name), select()
     assert isinstance(trained, Transformer)
     model = shuffled_copy(trained, seed)
@@ -405,7 +404,7 @@ def shuffled_one(name: str, seed: int, corpus: str) -> tuple[int, list[str], lis
 
 
 def shuffled(seeds: range, corpus: str, workers: Executor) -> dict[str, object]:
-    """How many heads of such copies have a label other than of position by attention, and what is said of any first."""
+    """How many heads of shuffled copies have more than a label of position by attention, and all claims."""
     copies = [(name, seed, corpus) for name in ("default", "minilm") for seed in seeds]
     heads, labels, claims = zip(*workers.map(shuffled_one, *zip(*copies, strict=True)), strict=True)
     more = [{name.split(" ", 1)[0] for name in names if " position, attention" not in name} for names in labels]
@@ -416,27 +415,27 @@ def shuffled(seeds: range, corpus: str, workers: Executor) -> dict[str, object]:
 
 
 def words_one(seed: int, corpus: str) -> list[str]:
-    """The labels of the default on words in another order."""
+    """The labels of the default on shuffled words."""
     return _labels(load("default"), [scrambled(text, seed) for text in read(corpus)], seed)
 
 
 def permuted_one(seed: int, corpus: str) -> list[str]:
-    """The labels of the default on dependencies that say nothing beyond tag and distance."""
+    """The labels of the default where dependencies depend only on tag and distance."""
     return _labels(load("default"), [repaired(text, seed) for text in read(corpus)], seed, ["part-of-speech"])
 
 
 def permuted_rungs_one(seed: int) -> list[str]:
-    """The labels of planted heads, those of relations among them, on such dependencies."""
+    """The labels of planted heads, including relation heads, where dependencies depend only on tag and distance."""
     composed = compose_rungs(seed, form=FORMS[seed % len(FORMS)])
     corpus = [repaired(text, seed) for text in linked_corpora(composed, seed)["part-of-speech"]]
     return _labels(composed.model, corpus, seed, ["part-of-speech"], documents=FEWEST, words=HIDDEN)
 
 
 def repaired(text: AnnotatedText, seed: int) -> AnnotatedText:
-    """The text with its dependencies between other pairs of words: of the same two tags, at about the same distance.
+    """The text with each dependency moved to other words of the same two tags, at about the same distance.
 
-    About the same: on the same side, between the same powers of two. Every pair that fits is as likely, so that neither
-    end tells the other; a word has one head, and dependencies for which no pair is left are dropped.
+    About the same: on the same side, between the same powers of two. All such pairs are equally likely, so neither end
+    predicts the other. A word has one head; dependencies without a free pair are dropped.
     """
     tags, relations = text.tags or (), text.relations or ()
     rng = random.Random(f"{seed}-{text.document}")
@@ -456,12 +455,12 @@ def repaired(text: AnnotatedText, seed: int) -> AnnotatedText:
 
 
 def chains_one(seed: int, corpus: str) -> list[str]:
-    """The labels of the default on chains that say nothing but what is a pronoun."""
+    """The labels of the default where chains reveal only which mentions are pronouns."""
     return _labels(load("default"), [rechained(text, seed) for text in read(corpus)], seed, ["coreference"])
 
 
 def rechained(text: AnnotatedText, seed: int) -> AnnotatedText:
-    """The text with its chains dealt out anew: among its pronouns, and among its names and nouns."""
+    """The text with its chains shuffled among its pronouns, and among its names and nouns."""
     if text.mentions is None:
         return text
     rng, mentions = random.Random(f"{seed}-{text.document}"), [*text.mentions]
@@ -483,7 +482,7 @@ def _labels(
 
 
 def named(every: Iterable[list[str]], heads: int, meaningful: tuple[str, ...] = _MEANINGFUL) -> dict[str, object]:
-    """How many heads have a label that says more than where they look; `heads` of each model."""
+    """How many heads have a label that says more than where they look; `heads` is the number per model."""
     models = [[name.split(" ", 1) for name in names] for names in every]
     meaning = [[(head, name) for head, name in names if name.startswith(meaningful)] for names in models]
     n_heads = len(models) * heads
@@ -494,7 +493,7 @@ def named(every: Iterable[list[str]], heads: int, meaningful: tuple[str, ...] = 
 
 
 def covered_one(run: int, documents: int) -> pd.DataFrame:
-    """Gains and intervals of a planted model's heads on one corpus, written for it."""
+    """The gains and intervals of a planted model's heads on one new corpus."""
     composed = compose(0, n_layers=2, n_heads=4, behaviours=["previous-token", "offset", "noun-to-adjective"])
     corpus = texts.sentences(composed.lexicon, documents, run, apart=True)
     collectors = [module.Collector(composed.model, seed=run) for module in (position, part_of_speech)]
@@ -507,16 +506,16 @@ def covered_one(run: int, documents: int) -> pd.DataFrame:
 
 
 def _fixed(scored: Scored) -> bool:
-    """Whether the baseline is the same one in every corpus, so that there is one gain to cover."""
+    """Whether every corpus has the same baseline, so that there is one gain to cover."""
     return scored.corpus is None and (len(scored.baselines) == 1 or scored.constant == ("no preference", 1.0))
 
 
 def coverage(runs: int, workers: Executor, documents: int = 40) -> dict[str, object]:
-    """How many intervals hold the mean gain of their head and measure over all corpora, each written anew."""
+    """How many intervals contain the mean gain of their head and measure over all new corpora."""
     rows = pd.concat(workers.map(covered_one, range(runs), [documents] * runs, chunksize=10), ignore_index=True)
     cell = [*CELL, "sink"]
     means = rows.groupby(cell)["gain"].agg(["mean", "std", "count"]).reset_index()
-    varied = means.loc[(means["std"] > 1e-6) & (means["count"] == means["count"].max())]  # in every corpus, no constant
+    varied = means.loc[(means["std"] > 1e-6) & (means["count"] == means["count"].max())]  # everywhere, not constant
     intervals = rows.merge(varied, on=cell).dropna(subset=["ci_low", "ci_high"])
     inside = (intervals["ci_low"] <= intervals["mean"]) & (intervals["mean"] <= intervals["ci_high"])
     share = inside.groupby([intervals[name] for name in cell]).mean()
@@ -528,7 +527,7 @@ def coverage(runs: int, workers: Executor, documents: int = 40) -> dict[str, obj
 
 
 def table(lines: Iterable[Mapping[str, Any]]) -> str:
-    """Rows of the table of `docs/labels.md`, of lines as they are printed, each with its `name`."""
+    """Rows of the table of `docs/labels.md`, from the printed lines with their `name`."""
     rows = ["| | found | target |", "|---|---|---|"]
     kinds = [line.split("\t") for line in _ROWS.read_text("utf-8").splitlines()]
     for line in lines:
@@ -542,13 +541,13 @@ def table(lines: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _listed(value: Any) -> Any:
-    """Lists and counts in words."""
+    """Lists and counts as text."""
     items = [f"{count} {kind}" for kind, count in value.items()] if isinstance(value, Mapping) else value
     return ("; ".join(map(str, items)) or "none") if isinstance(items, list) else items
 
 
 def begin(*, smallest: bool) -> None:
-    """Settings of a process: one thread, and for `smallest` few copies of heads and few words."""
+    """Set up a process: one thread, and for `smallest` few copies of heads and few words."""
     torch.set_num_threads(1)
     if smallest:
         label_evidence.N_COPIES = 2
@@ -556,7 +555,7 @@ def begin(*, smallest: bool) -> None:
 
 
 def main() -> None:
-    """Ask all, and say how far from its target each is."""
+    """Answer all questions and print the table with its targets."""
     quick, smallest = "8 models of each kind instead of 200", "one model of each kind, on a few short texts"
     parser = arguments(__doc__, quick=quick, smallest=smallest)
     parser.add_argument("--models", type=int, help="how many of each kind instead")

@@ -1,11 +1,11 @@
-"""How long does it take to load a model of a billion parameters, and how much memory, beside `transformers`?
+"""How long does it take to load a model of a billion parameters, and how much memory, compared with `transformers`?
 
-Builds a random Llama of the shape of Llama 3.2 1B in shards of bfloat16, loads it in processes of their own, in turn,
-and gives medians. What is compared: seconds of the load and the peak of the process's resident memory over what it was
-before, in multiples of the weights' bytes. Resident memory counts pages of mapped files as well as the process's own.
-Either side has loaded and run a tiny model first, so that imports do not count; the files are in the system's cache.
-A first pass over 8 tokens follows, as a loader may leave work to it: `transformers` leaves weights in the mapped files
-where their dtype is kept, so that its load reads nothing. On a busy machine look at the processor's seconds.
+Builds a random Llama of Llama 3.2 1B's shape in bfloat16 shards, and loads it in separate processes that alternate.
+Prints medians of the load's seconds and of the process's peak resident memory above its start, in multiples of the
+weights' bytes. Resident memory includes pages of mapped files. Each process first loads and runs a tiny model, so
+imports do not count; the files are in the system's cache. A first pass over 8 tokens follows, because a loader may
+leave work to it: `transformers` leaves weights of unchanged dtype in the mapped files, so its load reads nothing. On a
+busy machine compare CPU seconds.
 
     python -m benchmarks.loading              # about 5 GB of disk and 8 GB of memory
     python -m benchmarks.loading --quick
@@ -99,14 +99,14 @@ def measure(side: str, directory: Path, dtype: str, settings: dict[str, str]) ->
     return {
         **{"seconds": load_s, "cpu_seconds": load_cpu_s, "peak": loading.mb * 2**20},
         **{"pass_seconds": pass_s, "pass_cpu_seconds": pass_cpu_s},
-        # the inner Peak has reset the outer's high-water mark: the larger of the two is the peak of both
+        # the inner Peak resets the outer's high-water mark, so the larger of the two is the peak of both
         "pass_peak": max(loading.mb, all_of_it.mb) * 2**20,
         "logit": float(logits.double().norm()),
     }
 
 
 def compare(directory: Path, n_parameters: int, repeats: int) -> list[dict[str, object]]:
-    """One row per way of loading: medians over processes, with alternating ways."""
+    """One row per way of loading: medians over processes; the ways alternate."""
     runs: dict[tuple[str, str], list[dict[str, float]]] = {way: [] for way in WAYS}
     for _ in range(repeats):
         for (side, kind), settings in WAYS.items():

@@ -1,4 +1,4 @@
-"""Random models of `transformers`, and the TransformerLens bridge around them, to compare ours with."""
+"""Random models of `transformers`, and the TransformerLens bridge around them, to compare with ours."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,16 +1,16 @@
-"""Is every head that carries a phenomenon found for that one, and for no other?
+"""Do we find every head that carries a phenomenon, for that phenomenon and no other?
 
     python -m benchmarks.phenomena [--models 20] [--pairs 24]
 
-Plants heads that carry one phenomenon each among as many that look and write at random, in layers and places that are
-drawn: agreement (two heads, one a quarter as strong), reflexives, and who has what for a living. The same words ask
-all of them, and every sentence has nouns that the heads of agreement look at. Prints a JSON line a model and one over
-all:
+Plants heads that each carry one phenomenon, and as many heads that look and write at random, in random places. The
+phenomena are agreement (two heads, one a quarter as strong), reflexives, and the thing that goes with a trade. The same
+words make all planted heads look, and every sentence has nouns that the agreement heads look at. Prints one JSON line
+per model and one for all:
 
     passed        phenomena that the model knows
-    missing       planted heads that are not found for their own phenomenon
-    wrong         heads that are found for a phenomenon that they do not carry
-    exact         at the end: models in which nothing is missing and nothing wrong
+    missing       planted heads that we do not find for their own phenomenon
+    wrong         heads that we find for a phenomenon that they do not carry
+    exact         in the last line: models with nothing missing and nothing wrong
 """
 
 import random
@@ -29,9 +29,9 @@ from models.stories.lexicon import FEMININE_NAMES, MASCULINE_NAMES
 from models.stories.writer import WORDS
 
 FRAMES = tomllib.loads((Path(__file__).parent / "planted/phenomena.toml").read_text("utf-8"))
-ASKING = [word for table in FRAMES.values() for word in table["slots"]["asks"].split()]  # of every planted head
+ASKING = [word for table in FRAMES.values() for word in table["slots"]["asks"].split()]  # all heads look from them
 THIRDS, BASES = ([getattr(verb, form) for verb in WORDS["ALONE"]] for form in ("third", "base"))
-CUES: dict[str, dict[str, list[str]]] = {  # the words that a head looks at, and what each makes likelier
+CUES: dict[str, dict[str, list[str]]] = {  # the words that a head looks at, and the words that each makes likelier
     "agreement": {noun[number]: (THIRDS, BASES)[number] for noun in WORDS["PEOPLE"] for number in (0, 1)},
     "reflexives": {he: ["himself"] for he in MASCULINE_NAMES} | {she: ["herself"] for she in FEMININE_NAMES},
     "trade": {trade.noun: [trade.thing] for trade in WORDS["TRADES"]},
@@ -41,12 +41,12 @@ NOISE = 0.5
 
 
 def suite(pairs: int, seed: int) -> Suite:
-    """The suite of one draw of words."""
+    """The suite with one draw of words."""
     return Suite("planted", tuple(paradigm(name, table, pairs=pairs, seed=seed) for name, table in FRAMES.items()))
 
 
 def planted(texts: Suite, seed: int) -> tuple[Transformer, set[tuple[str, int, int]]]:
-    """A model of two layers whose words are those of a suite, and which head carries which phenomenon."""
+    """A model of two layers over a suite's words, and which head carries which phenomenon."""
     items = [item for each in texts.paradigms for item in each.items]
     words = {*re.findall(r"\w+|\.", " ".join(each.text for item in items for each in item.sentences.values()))}
     heads: list[tuple[str, Plan]] = [
@@ -63,7 +63,7 @@ def planted(texts: Suite, seed: int) -> tuple[Transformer, set[tuple[str, int, i
 
 
 def measured(seed: int, pairs: int) -> dict[str, Any]:
-    """One model's line."""
+    """The line of one model."""
     texts = suite(pairs, seed)
     model, truth = planted(texts, seed)
     result = find(model, texts, seed=seed)
@@ -73,7 +73,7 @@ def measured(seed: int, pairs: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one line per model, and one over all."""
+    """Print one line per model, and one for all."""
     parser = arguments(__doc__)
     parser.add_argument("--models", type=int, default=20)
     parser.add_argument("--pairs", type=int, default=24)

@@ -1,21 +1,20 @@
-"""Is a head found at the strength that the tables call detectable? Planted choices go through the rules' own tables.
+"""Do tests find a head at the strength that the tables call detectable? We plant choices in the rules' own tables.
 
-    python -m benchmarks.power                        # tales, and EWT's sentences where they are beside the checkout
+    python -m benchmarks.power                        # tales, and EWT's sentences if they are beside the checkout
     python -m benchmarks.power --corpora stories:100 --plants 50
     python -m benchmarks.power --figure power.png
 
-Of every relation that a corpus can tell anything of, plants are made at the level of choices: right in a share of the
-hard items (where the strictest rule errs), and on the others
+We plant choices for every relation that a corpus can test. A plant is right in a share of the hard items, where the
+strictest rule errs. On the other items
 
-    rule        they make the rule's choice, and on easy items too
-    random      they go to the word of a rule that is drawn, on easy items as often
-    clustered   as `rule`, but the share differs from document to document (beta, correlation 0.05 within one)
+    rule        it makes the rule's choice, on easy items too
+    random      it makes the choice of a random rule, and is right as often on easy items
+    clustered   as `rule`, but its share differs between documents (beta, correlation 0.05 within one)
 
-Each plant joins the real heads by itself: rules are chosen on one half, the rest is tested on the other, and the false
-discovery rate is over all real cells and the plant. A head that is right in every item is planted in all measures at
-once: its verdicts, and the rules that it is called by. Prints one JSON line a corpus and kind of error: how many
-relations can tell, at which mean strength, and in which share of plants a head is found at that strength, 0.1 below and
-above it.
+One plant at a time joins the real heads. Rules are chosen on one half and tested on the other; the false discovery rate
+covers all real cells and the plant. A head that is right in every item of all measures gives verdicts and the names of
+its rules. Prints one JSON line per corpus and kind of error: how many relations the corpus can test, their mean
+detectable strength, and the share of plants found at that strength, 0.1 below it and 0.1 above it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -41,14 +40,14 @@ EWT = "../shared/data/ud-ewt"
 CORPORA = ("stories:50", "stories:100", "stories:400", f"{EWT}:500", f"{EWT}:2000")
 ERRORS = ("rule", "random", "clustered")
 PLANTS, CORRELATION = 200, 0.05
-_OF_HEADS = ("words", "right", "mass", "kinds")  # fields with a column a head
+_OF_HEADS = ("words", "right", "mass", "kinds")  # fields with a column per head
 GRID = (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
 def planted(
     items: Outcomes, best: np.ndarray, strength: float, errors: str, rng: np.random.Generator, n: int
 ) -> Outcomes:
-    """The items with the choices of `n` plants in place of those of heads; `best` is each item's strictest rule."""
+    """The items with `n` plants' choices instead of the heads'; `best` is each item's strictest rule."""
     shape, rows = (len(items.groups), n), np.arange(len(items.groups))[:, None]
     share = np.full(shape, strength)
     if errors == "clustered" and 0 < strength < 1:
@@ -66,7 +65,7 @@ def planted(
 
 
 def strictest(items: Outcomes) -> np.ndarray:
-    """For each item, the rule that is right most often in its measure on the choosing half."""
+    """For each item, the rule that is right most often in its measure, on the choosing half."""
     best = np.zeros(len(items.groups), dtype=int)
     for number in np.unique(items.measure):
         chooses = (items.measure == number) & (items.groups % 2 == 0)
@@ -75,7 +74,7 @@ def strictest(items: Outcomes) -> np.ndarray:
 
 
 def chosen(records: Records, items: Outcomes, numbers: Sequence[int]) -> Records:
-    """The records of some items, of some of the measures, by heads of one layer: the same rules and kinds of words."""
+    """Records of these items and measures for heads of one layer, with the same rules and kinds of words."""
     of_items = Records(
         Heads("decoder", 1, items.words.shape[1]), [records.measures[n] for n in numbers], (), records.itself
     )
@@ -86,7 +85,7 @@ def chosen(records: Records, items: Outcomes, numbers: Sequence[int]) -> Records
 
 
 def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
-    """Of the heads whose choices of one measure these are, the share that is found beside all real ones."""
+    """The share of heads with these choices of one measure that tests find, each tested beside all real heads."""
     items = replace(items, measure=np.zeros_like(items.measure))
     ((table, _),) = chosen(records, items, [number]).rows(seed)
     seen = 0
@@ -99,18 +98,18 @@ def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, se
 
 @dataclass(frozen=True)
 class Bench:
-    """The real heads of one corpus, and the relations of which it can tell anything, with what is detectable there.
+    """The real heads of one corpus, and the strength that is detectable for each relation that it can test.
 
-    `records` are of relations where they are asked at their own words, and where a model has to choose these.
+    `records` hold relations at their own words, and relations where a model must predict the word.
     """
 
     records: Sequence[Records]
     real: pd.DataFrame
-    detectable: Mapping[tuple[int, int], float]  # by number of the records and of the measure
+    detectable: Mapping[tuple[int, int], float]  # by index of the records and of the measure
 
     @staticmethod
     def of(corpus: str, seed: int) -> "Bench":
-        """The default model read on a corpus: `stories:N`, or a directory and how many texts of it."""
+        """Read a corpus with the default model: `stories:N`, or a directory and its number of texts."""
         model = load("default")
         collector = Collector(model, transposed=False)
         spec, _, limit = corpus.rpartition(":") if corpus.startswith("..") else (corpus, "", "")
@@ -133,7 +132,7 @@ class Bench:
         return sum(len(each.measures) for each in self.records)
 
     def perfect(self, seed: int) -> pd.DataFrame:
-        """The rows of `tables/rules` of a head that is right in every item of every measure, beside the real heads."""
+        """The `tables/rules` rows of a head that is right in every item of every measure."""
         everyone = []
         for records in self.records:
             joined = Outcomes.joined(records.parts)
@@ -144,7 +143,7 @@ class Bench:
         return table.loc[table["head"] == everyone[0].heads.count - 1]
 
     def found(self, strengths: Mapping[tuple[int, int], float], errors: str, plants: int, seed: int) -> float:
-        """The share of plants found, over relations, each at its strength."""
+        """The mean share of plants found over relations, each planted at its strength."""
         joined, rng = [Outcomes.joined(each.parts) for each in self.records], np.random.default_rng(seed)
         shares = []
         for (which, number), strength in strengths.items():
@@ -155,7 +154,7 @@ class Bench:
 
 
 def draw(benches: Mapping[str, Bench], file: Path, plants: int) -> None:
-    """The share that is found against the strength, a panel a corpus that can tell anything."""
+    """Draw the share found against the strength, one panel per corpus that can test anything."""
     panels = []
     for corpus, bench in benches.items():
         lines = {

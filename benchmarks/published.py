@@ -6,15 +6,15 @@
     python -m benchmarks.published sentences --novels LITBANK/novels BLIMP/anaphor_*.jsonl.gz
     python -m benchmarks.published sentence-heads BLIMP/anaphor_*.jsonl.gz --answer herself --answer themselves
 
-`relations` chooses for every dependency relation the head with the largest gain on one text and reports it on another,
-beside BERT-base's best head (Clark et al. 2019, Table 1, on Stanford relations, which UD's only resemble).
-`pronouns` chooses on the even half of each corpus' documents the head that finds most antecedents, and reports it on
-the odd half beside every baseline: on all pronouns, and on those whose nearest true antecedent is a name or a noun.
-`scores` prints what GAP, WinoBias and Winogender are scored by in their own papers, head and rule chosen alike.
-`sentences` prints in how many of BLiMP's pairs the good sentence gets the higher probability, and what two rivals get
-through the same scorer: 5-grams counted on novels in the model's own tokens, and agreement with the last noun. The
-published columns are those of `models_summary.jsonl` beside the file. `sentence-heads` patches heads on such pairs and
-applies every refusal of `tables/effects`.
+`relations` picks the head with the largest gain for every dependency relation on one text, and reports it on another.
+Beside it is BERT-base's best head (Clark et al. 2019, Table 1), for Stanford relations, which only resemble UD's.
+`pronouns` picks the head that finds most antecedents on the even half of each corpus's documents. It reports the head
+and every baseline on the odd half: on all pronouns, and on those whose nearest true antecedent is a name or a noun.
+`scores` prints the scores that the papers of GAP, WinoBias and Winogender use. It picks head and rule in the same way.
+`sentences` prints how many good sentences of BLiMP's pairs are more probable, for the model and for two rivals:
+5-grams counted on novels in the model's own tokens, and agreement with the last noun. The published columns come from
+`models_summary.jsonl` beside the file.
+`sentence-heads` patches heads on such pairs and applies every refusal of `tables/effects`.
 All print Markdown.
 """
 
@@ -55,12 +55,12 @@ _WAYS = ("dependent->head", "head->dependent")
 
 
 def kept(table: pd.DataFrame) -> pd.DataFrame:
-    """The reading that keeps the first position."""
+    """The rows of the reading that keeps the first position."""
     return table.loc[table["sink"] == "kept"]
 
 
 def relations(model: Transformer, choose: str, report: str) -> None:
-    """Print a row a relation and direction."""
+    """Print a row per relation and direction."""
     chosen, reported = (kept(part_of_speech.measure(model, corpora.read(spec))) for spec in (choose, report))
     print("| relation | head | accuracy | best offset | gain | 95% interval | q | n | BERT-base: head / offset |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -85,7 +85,7 @@ def relations(model: Transformer, choose: str, report: str) -> None:
 
 
 def pronouns(model: Transformer, specs: Sequence[str]) -> None:
-    """Print a table a corpus: every rule, and the best head, on all items and on those with a named antecedent."""
+    """Print a table per corpus: all rules and the best head, on all items and on those with a named antecedent."""
     for spec in specs:
         corpus = corpora.read(spec)
         (collected,) = collect(Reading(model, corpus), [coreference.Collector(model)])
@@ -104,7 +104,7 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
 
 
 def scores(model: Transformer, specs: Sequence[str]) -> None:
-    """Print a table a corpus: the score of its paper, for the chosen head and every rule."""
+    """Print a table per corpus: its paper's score for the chosen head and every rule."""
     for spec in specs:
         results = coreference_scores(model, corpora.read(spec))
         table = results.table.loc[results.table["half"] == REPORTING]
@@ -133,7 +133,7 @@ def _value(rules: pd.DataFrame, rule: str, measure: str) -> float:
 
 
 def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, measure: str) -> str:
-    """The head that chooses best in `asked` on one half, as the other half sees it."""
+    """The table row of the best head for `measure` on the choosing half, with values from the reporting half."""
     rows = choosing.loc[choosing["measure"] == measure]
     best = rows.loc[rows["value"].idxmax()]
     mine = reporting.loc[(reporting["layer"] == best["layer"]) & (reporting["head"] == best["head"])]
@@ -148,20 +148,20 @@ def _best(choosing: pd.DataFrame, reporting: pd.DataFrame, measure: str) -> str:
     return f"| best head on {chosen}, L{best['layer']}.H{best['head']} |" + "".join(cells)
 
 
-Score = Callable[[Sequence[Sentence]], np.ndarray]  # the better of two sentences gets the higher one
+Score = Callable[[Sequence[Sentence]], np.ndarray]  # higher for the better sentence
 _IRREGULAR = {"men", "women", "people", "children", "teeth", "geese", "mice", "feet", "oxen", "cacti", "alumni"}
 _IRREGULAR |= {"criteria", "phenomena"}
 _SINGULAR = "ss", "us", "is"  # actress, alumnus, analysis
 
 
 def choices(score: Score, pairs: Sequence[tuple[Sentence, Sentence]]) -> np.ndarray:
-    """1 a pair whose good sentence scores higher, 0 where the bad one does, and half where neither."""
+    """For each pair: 1 if the good sentence scores higher, 0 if the bad one does, 0.5 if they tie."""
     good, bad = (score(sentences) for sentences in zip(*pairs, strict=True))
     return (1 + np.sign(good - bad)) / 2
 
 
 def share_right(right: np.ndarray, rival: np.ndarray | None = None) -> Contrast:
-    """The share of pairs that are right, less the rival's if there is one; the 95% interval is over pairs."""
+    """The share of right pairs, minus the rival's if there is one, with a 95% interval over pairs."""
     totals = np.stack([right] if rival is None else [right, rival])[..., None]
     return contrast(totals, np.ones_like(totals), (1, -1)[: len(totals)])
 
@@ -172,7 +172,7 @@ def by_model(model: Transformer) -> Score:
 
 
 def by_counts(model: Transformer, novels: Path) -> Score:
-    """The same of a 5-gram model with Kneser-Ney smoothing, counted on those novels that the default was trained on."""
+    """The same for a 5-gram model with Kneser-Ney smoothing, counted on the default's training novels."""
     tokenizer = tokenizer_of(model)
     counts = KneserNey(streams(tokenizer, novels, 0.1)[0].numpy(), model.config.d_vocab)
     return lambda sentences: np.array(
@@ -181,9 +181,9 @@ def by_counts(model: Transformer, novels: Path) -> Score:
 
 
 def by_last_noun(sentences: Sequence[Sentence]) -> np.ndarray:
-    """Whether the verb has the number of the word before it; both are told by their -s, and by a few irregular nouns.
+    """Whether the verb agrees in number with the word before it, judged by their -s and a list of irregular nouns.
 
-    A capitalised word without "the" before it is a name, so singular.
+    A capitalised word counts as a singular name unless "the" precedes it.
     """
     scores = []
     for _, before, verb in sentences:
@@ -195,7 +195,7 @@ def by_last_noun(sentences: Sequence[Sentence]) -> np.ndarray:
 
 
 def sentences(model: Transformer, files: Sequence[Path], novels: Path | None) -> None:
-    """Print a row a file of pairs."""
+    """Print a row per file of pairs."""
     tokenizer, counts = tokenizer_of(model), None if novels is None else by_counts(model, novels)
     print(
         "| pairs | model | n, model where words that decide are one token | 5-gram | model less 5-gram | last noun ",
@@ -227,7 +227,7 @@ def interval(share: Contrast) -> str:
 
 
 def sentence_heads(model: Transformer, files: Sequence[Path], answers: Sequence[str]) -> None:
-    """Print a row a head that both halves of the pairs name, or why there is none; `answers` limit the pairs."""
+    """Print a row per head that both halves of the pairs name, or the refusal. `answers` selects pairs."""
     for file in files:
         prompts, name = read_pairs(file), file.name.partition(".")[0]
         if answers:
@@ -235,7 +235,7 @@ def sentence_heads(model: Transformer, files: Sequence[Path], answers: Sequence[
         prompts = with_corrupt(model, prompts)
         pairs = make_pairs(model, prompts, drop=True, source=file.name)
         used = prompts.iloc[list(pairs.kept)]
-        ways = {which: used[which].tolist() for which in ("clean", "corrupt")}  # prompts come again as corrupted ones
+        ways = {which: used[which].tolist() for which in ("clean", "corrupt")}  # a prompt may also corrupt another
         task = Task(name, "", pairs, left_out=pairs.left_out, clusters=ways, answers=used["answer"].tolist())
         effects = patch_heads(model, "sentences", [task])
         (facts,) = effects.tasks
@@ -247,7 +247,7 @@ def sentence_heads(model: Transformer, files: Sequence[Path], answers: Sequence[
 
 
 def main() -> None:
-    """Parse and print."""
+    """Print the chosen table."""
     parser = arguments(__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
     one = kinds.add_parser("relations")

@@ -1,7 +1,7 @@
 """Random configurations of every family of `transformers`, in the form of config.json.
 
-Fields come in any combination, are left out, or use the names of older files. A family and a seed give a configuration,
-as in `DRAWS["llama"](Draw("llama 7"))`.
+Fields come in any combination, may be missing, or have names from older files. A family and a seed give one
+configuration: `DRAWS["llama"](Draw("llama 7"))`.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ ACTIVATION = tuple(ACTIVATIONS)
 WINDOW = (1, 3, 4, 7)  # shorter than the texts
 THETA = (11.0, 37.0, 500)
 KINDS = ("full_attention", "sliding_attention")
-# what families have under several names, by those
+# fields that families call by several names
 COMMON = {
     ("rms_norm_eps", "layer_norm_eps", "layer_norm_epsilon", "norm_eps"): (1e-6, 1e-4, 1e-2),
     ("hidden_act", "activation_function", "hidden_activation", "activation", "classifier_activation"): ACTIVATION,
@@ -30,11 +30,11 @@ class Draw(Random):
         return self.random() < share
 
     def fields(self, **choices: Any) -> Fields:
-        """A value for each field, or none, which means the family's default."""
+        """A value for each field; some are left out, for the family's default."""
         return {name: self.choice(values) for name, values in choices.items() if self.flag(0.8)}
 
     def sizes(self, widths: tuple[int, ...], *, head_dim: bool = False, **names: str) -> Fields:
-        """Sizes under their usual names or those in `names`; `widths` are of heads, which a field may state."""
+        """Sizes under their usual names or those in `names`; `widths` are head widths, which `head_dim` states."""
         kv_heads, width = self.choice((1, 2, 3)), self.choice(widths)
         heads = kv_heads * self.choice((1, 2, 3))
         sizes = {
@@ -50,11 +50,11 @@ class Draw(Random):
         return {names.get(name, name): size for name, size in sizes.items() if names.get(name) != "" and size}
 
     def layer_types(self, fields: Fields) -> Fields:
-        """Which layers see only a window, if stated."""
+        """Which layers see only a window; may be left out."""
         return self.fields(layer_types=[[self.choice(KINDS) for _ in range(fields["num_hidden_layers"])]])
 
     def scaling(self) -> Fields:
-        """How rotation is scaled for longer texts, if it is."""
+        """How rotation is scaled for longer texts, if at all."""
         n_ctx = {"original_max_position_embeddings": self.choice((7, 11, 13))}
         match self.choice(("default", "linear", "llama3", "yarn")):
             case "linear":
@@ -69,7 +69,7 @@ class Draw(Random):
         return {"rope_type": "default"}
 
     def rope(self, **share: float) -> Fields:
-        """The rotation in the form of new or old files; `share` of a head is rotated."""
+        """The rotation in the form of new or old files; `share` is the rotated part of a head."""
         theta, scaling = self.fields(rope_theta=THETA), self.scaling()
         if self.flag(0.6):
             return {"rope_parameters": scaling | theta | share}
@@ -78,7 +78,7 @@ class Draw(Random):
         return theta | share | old
 
     def two_ropes(self) -> Fields:
-        """The rotations of layers that see everything and of those that see a window."""
+        """The rotations of layers that see everything and of layers that see a window."""
         return self.fields(rope_parameters=[{kind: self.scaling() | self.fields(rope_theta=THETA) for kind in KINDS}])
 
     def share(self, fields: Fields) -> float:
@@ -100,7 +100,7 @@ def mixtral(draw: Draw) -> Fields:
 
 def qwen2(draw: Draw, *, head_dim: bool = False) -> Fields:
     fields = draw.sizes(EVEN, head_dim=head_dim) | draw.rope() | {"sliding_window": draw.choice(WINDOW)}
-    on = draw.flag(0.7)  # else theirs cannot compute layer_types
+    on = draw.flag(0.7)  # otherwise theirs cannot compute layer_types
     fields |= {"use_sliding_window": on, "max_window_layers": draw.randint(0, fields["num_hidden_layers"])}
     return fields | (draw.layer_types(fields) if on else {})
 
@@ -112,7 +112,7 @@ def smollm3(draw: Draw) -> Fields:
         return fields | draw.fields(no_rope_layer_interval=(1, 2, 3))
     turns = [draw.flag() for _ in range(fields["num_hidden_layers"])]
     still = {"layer_types": [KINDS[not turn] for turn in turns]}
-    kinds = draw.choice(({}, still, still, draw.layer_types(fields)))  # windows in layers that turn are refused
+    kinds = draw.choice(({}, still, still, draw.layer_types(fields)))  # windows in layers with rotation are refused
     return fields | kinds | {"no_rope_layers": [int(turn) for turn in turns]}
 
 
@@ -138,7 +138,7 @@ def phi3(draw: Draw) -> Fields:
 
 def stablelm(draw: Draw) -> Fields:
     fields = draw.sizes(WIDE) | draw.fields(use_parallel_residual=FLAG, use_qkv_bias=FLAG)
-    refused = {"qk_layernorm": True} if draw.flag(0.1) else {}  # each head has a norm of its own
+    refused = {"qk_layernorm": True} if draw.flag(0.1) else {}  # a norm per head
     return fields | refused | draw.rope(partial_rotary_factor=draw.share(fields))
 
 

@@ -1,18 +1,18 @@
-"""Does a bootstrap keep fewer wrong edges than the top of the ranking, where what is large is not what is real?
+"""Does a bootstrap keep fewer wrong edges than the top of the ranking, if large scores need not be real?
 
     python -m benchmarks.redundancy [--models 24]
 
-Plants induction with redundancy among noise: two heads remember the previous token, three that read it predict what
-followed, two of them weakly, and five look and write at random, much more than the weak ones do. Edges are scored
-exactly on 24 pairs of 12 templates. Prints one JSON line a model and one over all:
+Plants redundant induction among noise. Two heads remember the previous token. Three heads read it and predict what
+followed, two of them weakly. Five heads look and write at random, far more strongly than the weak ones. Edges are
+scored exactly on 24 pairs of 12 templates. Prints one JSON line per model and one for all:
 
-    edges         in the stable circuit (a sign that holds in .95 of resamples of templates)
-    missing       edges between nodes that do the task, and are not in it
-    wrong         of them between nodes that do not do the task; its last line is the mean
-    top           the same of as many edges with the highest scores
-    fewer         top - wrong, at the end with its 95% interval over models
-    share         of the whole effect that the stable circuit has alone, on 40 fresh pairs
-    right         share of fresh prompts that it answers rightly, alone
+    edges         edges in the stable circuit (their sign holds in .95 of resamples of templates)
+    missing       edges between nodes that do the task, but not in the circuit
+    wrong         its edges between other nodes; in the last line, their mean
+    top           wrong edges among as many edges with the highest scores
+    fewer         top - wrong; in the last line, with its 95% interval over models
+    share         share of the whole effect that the stable circuit has alone, on 40 fresh pairs
+    right         share of fresh prompts that it answers correctly alone
 """
 
 import random
@@ -38,7 +38,7 @@ TRUE = [
 
 
 def planted(seed: int) -> Transformer:
-    """The model of one draw of noise."""
+    """The model with one draw of noise."""
     heads = [noise(NOISE, 8 * seed + number) for number in range(5)]
     below = [offset(-1, remember=True), offset(-1, remember=True), *heads[:3]]
     above = [*map(induction, STRENGTHS), *heads[3:]]
@@ -46,7 +46,7 @@ def planted(seed: int) -> Transformer:
 
 
 def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, list[str]]:
-    """Pairs in which two words swap their successors, and the templates of their fillers, two pairs each."""
+    """Pairs in which two words swap their successors, and the filler templates, each of two pairs."""
     draw, rows, templates = random.Random(seed), [], []
     for template in range(n_templates):
         clean, corrupt = draw.sample(FILLERS, 2), draw.sample(FILLERS, 2)
@@ -59,7 +59,7 @@ def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, lis
 
 
 def measured(seed: int) -> dict[str, Any]:
-    """One model's line."""
+    """The line of one model."""
     model = planted(seed)
     graph, (pairs, templates) = Graph.from_model(model), prompts(model, seed, 12)
     truth = from_edges(graph, TRUE)
@@ -73,7 +73,7 @@ def measured(seed: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Print one line per model, and one over all."""
+    """Print one line per model, and one for all."""
     parser = arguments(__doc__)
     parser.add_argument("--models", type=int, default=24)
     lines = []

@@ -2,13 +2,13 @@
 
     python -m benchmarks.reference [MODEL] [--pairs 200]
 
-The task swaps two people around one verb. Its rivals ask what that leaves open: `no cue` has verbs that tell nothing
-("followed"), where the object's trade counts as right; `verb alone` leaves the people in place, and has a verb that
-means the other one. One JSON line a task, with the model's accuracy, and by head that flips an answer how many of the
-half that reports, and its share of the logit difference, where its output is replaced by the other prompt's.
+The task swaps two people around one verb. Two variants test the rest. `no cue` has verbs without a cue ("followed"),
+and counts the object's trade as right. `verb alone` keeps the people in place and swaps in a verb that means the other
+person. Prints one JSON line per task: the model's accuracy, and every head whose replaced output flips an answer. Each
+head has its number of flips on the reporting half, and its share of the logit difference.
 
-The textbook model takes the object in 98% of prompts of `no cue`, and L1.H0 still flips 98 of 100. With `verb alone`
-L1.H0 flips 100 of 100, and so does L0.H0. So L1.H0 follows the verb if it tells, else takes the object.
+The textbook model picks the object in 98% of the prompts of `no cue`, and L1.H0 still flips 98 of 100. With `verb
+alone` L1.H0 flips 100 of 100, and so does L0.H0. So L1.H0 follows the verb's cue if there is one, else the object.
 """
 
 import random

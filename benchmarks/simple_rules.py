@@ -2,10 +2,10 @@
 
     python -m benchmarks.simple_rules [--corpus stories:300] [--corpus tales:300]
 
-Prints, for each relation and way to ask, the rule that is right most often: a fixed offset in words, or the nearest
-word with certain tags on one side. A head that is right no more often need not know the relation. A rule is right if it
-chooses a correct word; there may be several (two adjectives of one noun). The model only decides which words are read
-together, so its weights do not matter.
+Prints the rule that is right most often for each relation and direction: a fixed offset in words, or the nearest word
+with certain tags on one side. A head that is right no more often need not know the relation. A rule is right if it
+chooses any correct word; a noun with two adjectives has two. The model only decides which words are read together, so
+its weights do not matter.
 """
 
 from collections.abc import Iterable
@@ -34,10 +34,10 @@ def reader() -> Transformer:
 
 
 def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
-    """One row per relation, way to ask and kind of model: number of items, the best rule, and how often it is right.
+    """One row per relation, direction and kind of model: the number of items, the best rule, and how often it is right.
 
-    For a decoder only words before the asking word count. `right` accepts any correct word, `exact` only the item's
-    own; each is for the rule that is best at it.
+    For a decoder only words before the query count. `right` accepts any correct word, `exact` only the item's own. Each
+    is the best rule's value.
     """
     kinds = ("decoder", "encoder")
     totals = torch.zeros(len(kinds), 2 * len(RELATIONS), 2, len(RULES))

@@ -2,23 +2,23 @@
 
     python -m benchmarks.statistics [--quick] [--only default]
 
-A plain pass runs the model on every text, to its end, and keeps the patterns. Statistics are of position, part of
-speech and coreference, with the first position and without, in one reading, which ends with the last pattern. All take
-turns. Each row is one JSON line:
+A plain pass runs the whole model on every text and keeps the patterns. Statistics cover position, part of speech and
+coreference, with and without the first position, in one reading that stops at the last pattern. The jobs alternate.
+Each row is one JSON line:
 
     name, shape      the model and the texts
-    plain_s          seconds of the plain pass, the least of all turns
+    plain_s          seconds of the plain pass (all seconds are the fewest of all turns)
     reading_s        seconds of the reading alone
     statistics_s     seconds with statistics
-    ratio            statistics_s / plain_s: at most 1.6 is the aim
+    ratio            statistics_s / plain_s; target: at most 1.6
     tokens_per_s     with statistics
     peer_tokens_per_s, same_tokens_per_s, peer_ratio
                      TransformerLens' `run_with_cache` on the same weights, texts and batches, with the totals named
-                     in `peer_totals` in batched torch; ours for the same totals alone, with their nulls, which the
-                     peer has not; ours / peer: at least 2 is the aim
+                     in `peer_totals` in batched torch; ours for only these totals, with nulls, which the peer
+                     lacks; ours / peer, target: at least 2
     max_abs_diff     largest difference of any of the peer's means from ours
 
-At GPT-2's shape position and relations take 1,344 tokens a second, and 466 by `run_with_cache` (two cores, float32).
+At GPT-2's shape, position and relations run at 1,344 tokens per second, `run_with_cache` at 466 (two cores, float32).
 """
 
 import time
@@ -73,7 +73,7 @@ def plain(model: Transformer, corpus: Iterable[AnnotatedText]) -> int:
 def collected(
     model: Transformer, corpus: Iterable[AnnotatedText], kinds: Sequence[type[Any]] = BEHAVIOURS
 ) -> list[Any]:
-    """One reading for some collectors, without intervals; with no collectors, only the reading."""
+    """One reading for some collectors, without intervals. Without collectors it only reads."""
     collectors = [kind(model) for kind in kinds]
     for batch in Reading(model, corpus):
         for each in collectors:
@@ -88,7 +88,7 @@ class Relations(part_of_speech.Collector):
         pass
 
 
-SAME = (position.Collector, Relations)  # what the peer adds up, and its nulls
+SAME = (position.Collector, Relations)  # the peer's totals, here with nulls
 
 
 def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText], turns: int, **more: object) -> None:
@@ -100,11 +100,11 @@ def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText],
     show(**row, ratio=round(statistics_s / plain_s, 2), tokens_per_s=round(tokens / statistics_s), **more)
 
 
-# The peer: the same weights in TransformerLens.
+# The same weights in TransformerLens.
 
 
 def passages(count: int, length: int) -> list[AnnotatedText]:
-    """Concatenated stories, cut into texts of exactly `length` words, so that no batch needs padding."""
+    """Concatenated stories, cut into texts of exactly `length` words, so batches need no padding."""
     texts, written = [], iter(stories(None, seed=3))
     while len(texts) < count:
         story = next(written)
@@ -129,7 +129,7 @@ def _joined(one: AnnotatedText, two: AnnotatedText) -> AnnotatedText:
 
 
 class Peer:
-    """One GPT-2 with random weights, in both libraries, and a tokenizer that has every word of the texts."""
+    """One GPT-2 with random weights in both libraries, and a tokenizer with all words of the texts."""
 
     def __init__(self, shape: Shape, corpus: list[AnnotatedText]):
         from tokenizers import Tokenizer as Backend
@@ -146,7 +146,7 @@ class Peer:
         self.batches = [(batch.tokens.ids, batch) for batch in Reading(self.ours, corpus)]
 
     def totals(self) -> dict[str, Tensor]:
-        """Mean scores of every head, by measure and reading."""
+        """Every head's mean scores, by measure and reading."""
         sums: dict[str, Tensor] = {}
         for ids, batch in self.batches:
             _, cache = self.bridge.run_with_cache(ids, names_filter=lambda name: name in self.names, return_type=None)
@@ -187,7 +187,7 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
 
 
 def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
-    """How often each head's highest word is the other end of a relation, and of how often; relation by relation."""
+    """How often each head's highest word is the other end of a relation, and the number of items, by relation."""
     items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
     target = items.right.int().argmax(1)
     asked = (target > 0) | (not removed)
@@ -203,7 +203,7 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
 def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
     """The largest difference of the peer's means from ours."""
     (at_position, syntax, _), largest = collectors, 0.0
-    names = [measure.name for measure in syntax.chosen.measures]  # strata among them, which the peer has not
+    names = [measure.name for measure in syntax.chosen.measures]  # with strata, which the peer lacks
     columns = [names.index(f"relation:{name}:{way}") for name in RELATIONS for way in WAYS]
     for sink in ("kept", "removed"):
         totals = at_position.sums.totals[sink]
@@ -225,7 +225,7 @@ def peer_line(shape: Shape, count: int, length: int, turns: int) -> None:
     except ImportError as error:
         show(name="gpt2", skipped=f"the peer is not installed: {error}")
         return
-    # a choice between two words that differ by rounding alone may fall either way
+    # if two words differ only by rounding, either may be chosen
     apart = difference(peer.totals(), collected(peer.ours, corpus))
     if apart > 2e-3:
         raise AssertionError(f"the peer's totals differ from ours by {apart}")

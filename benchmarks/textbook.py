@@ -1,19 +1,20 @@
-"""What does a model of the textbook recipe do on words and templates that are new to it, and which heads do it?
+"""What does a textbook model do on new words and templates, and which heads do it?
 
     interp train textbook --out runs/4-0 --set training.seed=0                # and so on
     python -m benchmarks.textbook runs/* --processes 2 --figure heads.png     # the rows of the card, and its picture
-    python -m benchmarks.textbook runs/* --seed 2 --choose                    # which is shipped
+    python -m benchmarks.textbook runs/* --seed 2 --choose                    # which model to ship
     python -m benchmarks.textbook textbook --nulls 5                          # copies with shuffled queries and keys
 
-One JSON line a model: how often it prefers the word that may come to all that may not (`models.stories.questions`; over
-attractors, the noun before would have another word come), and the labels of agreement and reference that its heads and
-sets of heads get on new sentences: gain, and what hiding costs of the log-probability of the next token, in nats a row,
-beside the largest effect of as many other heads. `lost` is what hiding the word that decides from all heads with such a
-label costs of the share of right answers over attractors, beside all (else 999) sets of as many others.
+Prints one JSON line per model. It says how often the model prefers a right word to all wrong ones
+(`models.stories.questions`); an attractor is a last noun that calls for another word. It lists the labels of agreement
+and reference of heads and sets of heads on new sentences. Each has its gain, and its effect: what hiding costs of the
+next token's log-probability, in nats per row, beside the largest effect of as many other heads.
+`lost`: we hide the deciding word from all heads with such a label. This is the drop in the share of right answers
+over attractors. Beside it is the drop for all (at most 999) sets of as many other heads.
 
-The rule by which the one that is shipped was chosen, stated before any was measured, on texts of seed 2, which the card
-does not use: of the trainings that have a label of agreement and one of reference, the one whose least of the three
-shares (agreement over attractors, reflexives, reference) is largest; the earlier of two.
+We fixed the rule for choosing the shipped model before measuring, on texts of seed 2, which the card does not use. Only
+trainings with a label of agreement and one of reference count. The one with the largest minimum of three shares
+(agreement over attractors, reflexives, reference) wins; ties go to the earlier one.
 """
 
 import json
@@ -41,10 +42,10 @@ from models import load
 from models.stories import new_sentences
 from models.stories.questions import Question, questions
 
-TEXTS = 200  # of each seed
-WRITTEN = 15  # texts, whose questions are written
+TEXTS = 200  # per seed
+WRITTEN = 15  # texts to write questions for
 KINDS = {"agreement": "relation-predicting:", "reference": "antecedent"}
-"""What labels are of, and how their measures' names begin."""
+"""The kinds of labels, and how the names of their measures begin."""
 DRAWN = {
     "agreement: is, are": "relation-predicting:aux-subject:dependent->head",
     "agreement over attractors": "relation-predicting:nsubj:head->dependent@attractor between",
@@ -58,9 +59,9 @@ _AT_ONCE, _OTHERS = 256, 999
 def preferred(
     model: Transformer, asked: Sequence[Question], hidden_from: Collection[tuple[int, int]] = ()
 ) -> list[bool]:
-    """Whether a model gives the right word more probability than each wrong one: each word is one token.
+    """Whether a model gives the right word more probability than each wrong one. Each word is one token.
 
-    The word that decides may be hidden, in the last row, from some heads (layer, head).
+    `hidden_from` lists heads (layer, head) that cannot see the deciding word in the last row.
     """
     tokenizer = model.tokenizer
     assert tokenizer is not None
@@ -97,7 +98,7 @@ def _masked(scores: Tensor, heads: Sequence[int], rows: Tensor, keys: Tensor) ->
 
 
 def shares(model: Transformer, asked: Sequence[Question]) -> dict[str, float]:
-    """How often a model prefers the right word, by what is asked."""
+    """How often a model prefers the right word, by kind of question."""
     right: dict[str, list[bool]] = defaultdict(list)
     for question, is_right in zip(asked, preferred(model, asked), strict=True):
         right[question.kind].append(is_right)
@@ -107,7 +108,7 @@ def shares(model: Transformer, asked: Sequence[Question]) -> dict[str, float]:
 
 
 def costs(model: Transformer, asked: Sequence[Question], heads: Collection[tuple[int, int]]) -> dict[str, float]:
-    """What hiding the deciding word from some heads costs of the share of right answers, and from as many others."""
+    """The drop in the share of right answers when heads cannot see the deciding word, and for as many other heads."""
     config, whole = model.config.last, float(np.mean(preferred(model, asked)))
     everyone = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     others = [*islice(combinations([each for each in everyone if each not in heads], len(heads)), _OTHERS)]
@@ -127,7 +128,7 @@ def labelled(model: Transformer, seed: int, texts: int = TEXTS) -> tuple[pd.Data
 
 
 def row(name: str, seed: int, texts: int) -> tuple[dict[str, Any], pd.DataFrame]:
-    """What is printed of a model, and the evidence that is drawn."""
+    """The printed line of a model, and the evidence to draw."""
     torch.set_num_threads(1)
     model = load(name)
     assert isinstance(model, Transformer)
@@ -155,7 +156,7 @@ def row(name: str, seed: int, texts: int) -> tuple[dict[str, Any], pd.DataFrame]
 
 
 def draw(tables: Mapping[str, pd.DataFrame], file: Path) -> None:
-    """The gain of every head of each model, a panel a behaviour and shape; a dot where it has a label."""
+    """Draw every head's gain, one panel per behaviour and shape, with a dot for each labelled head."""
     shape_of = {name: int(table["head"].to_numpy().max()) for name, table in tables.items()}
     shapes = sorted({*shape_of.values()}, reverse=True)
     sizes = [1.0 + shape for shape in shapes]
@@ -178,7 +179,7 @@ def draw(tables: Mapping[str, pd.DataFrame], file: Path) -> None:
 
 
 def write(file: Path, seed: int) -> None:
-    """The questions of a few texts, a JSON object a line."""
+    """Write the questions of a few texts, one JSON object per line."""
     with file.open("w", encoding="utf-8") as lines:
         for text in new_sentences(WRITTEN, seed):
             for question in questions(text):
@@ -186,7 +187,7 @@ def write(file: Path, seed: int) -> None:
 
 
 def main() -> None:
-    """Print the rows."""
+    """Print one line per model."""
     parser = arguments(__doc__)
     parser.add_argument("models", nargs="*")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,20 +1,20 @@
 """How many tokens per second does training read, against plain PyTorch and `transformers`?
 
 All sides train a decoder of the default model's size with the same optimizer (fused AdamW, gradients clipped) on the
-same rows, in the same precision, each with and without `torch.compile`. They alternate step by step; a side's figure is
-its faster one. Only the architectures differ:
+same rows, in the same precision, each with and without `torch.compile`. They alternate step by step, and the faster
+figure of each side counts. Only the architectures differ:
 
     interp, default    rotary positions, RMSNorm, gated feed-forward of 688: the default model as its recipe trains it,
-                       drawing its rows included
+                       including drawing its rows
     interp, gpt2       learned positions, LayerNorm, feed-forward of 1,024: the shape of the two below
     plain              that shape in plain PyTorch, written as nanoGPT is: one matrix for q, k and v, fused attention
     transformers       that shape as `GPT2LMHeadModel`
 
-Tokens a second in this order, rows of 24 x 256, bfloat16, two cores, torch 2.13: 14,782, 13,516, 12,670 and 12,588
+Tokens per second in this order (24 rows of 256, bfloat16, two cores, torch 2.13): 14,782, 13,516, 12,670 and 12,588
 compiled; 8,124, 10,563, 10,643 and 8,100 not compiled.
 
-On an accelerator the share of its measured matrix peak is given too: 6 operations a weight and token, and 12 a layer,
-position, token and dimension of attention (Chowdhery 2022, appendix B), over the best rate of a large matrix product.
+On an accelerator we also print the share of its measured matrix peak: 6 operations per weight and token, and 12 per
+layer, position, token and dimension of attention (Chowdhery 2022, appendix B), over a large matrix product's best rate.
 
     python -m benchmarks.training              # a few minutes on two cores
     python -m benchmarks.training --quick
@@ -107,7 +107,7 @@ class Setting:
 
 
 def ours(shape: StackConfig, setting: Setting, compiled: bool) -> Step:
-    """Our loop's own step, which draws its rows from a text."""
+    """Our loop's own step, including drawing rows from a text."""
     model = Transformer(TransformerConfig(decoder=shape, output="tied")).to(setting.device)
     initialise(model, 0)
     stream = torch.randint(shape.d_vocab, (1_000_000,), generator=torch.Generator().manual_seed(0))
@@ -118,7 +118,7 @@ def ours(shape: StackConfig, setting: Setting, compiled: bool) -> Step:
 def theirs(
     model: nn.Module, logits_of: Callable[[nn.Module, Tensor], Tensor], setting: Setting, compiled: bool
 ) -> Step:
-    """The same step around another model."""
+    """The same step for another model."""
     model = model.to(setting.device).train()
     plan = setting.plan
     decayed = [weight for weight in model.parameters() if weight.ndim > 1]
@@ -163,7 +163,7 @@ def sides(setting: Setting, compiled: bool) -> dict[str, Step]:
 
 
 def measured(steps: dict[str, Step], setting: Setting, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each side's steps; sides alternate, so that a busy moment slows all of them."""
+    """Seconds of each side's steps. The sides alternate, so a busy moment slows all of them."""
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(rounds + 3):  # the first steps compile
         for name, step in steps.items():
@@ -201,7 +201,7 @@ def main() -> None:
                 best[side] = seconds
     peers = {side: statistics.median(best[side]) for side in ("plain", "transformers")}
     faster = min(peers, key=lambda side: peers[side])
-    # of multiply-adds; a wide product, as no accelerator reaches its peak on a narrow one
+    # two operations per multiply-add; accelerators reach their peak only on wide products
     peak = 2 * best_rate(8192, device, torch.bfloat16) if device.type == "cuda" else None
     for side, shape in (("interp, default", DEFAULT), ("interp, gpt2", GPT2)):
         ratio = peers[faster] / statistics.median(best[side])

@@ -1,28 +1,28 @@
-"""What does it cost to bring in a model in memory, and are sweeps slower on weights that lie as another library's do?
+"""What does it cost to bring in a model in memory, and are sweeps slower on another library's weight layout?
 
     python -m benchmarks.wrapping [--quick]     # some 4 GB of memory, half a gigabyte of disk
 
-Random models of `transformers`, of GPT-2 small's size, are brought in by three ways, in processes of their own:
+Brings in random models of `transformers` of GPT-2 small's size in three ways, each in a separate process:
 
-    wrap         `models.wrap(theirs)`: weights are shared where they lie as ours do
-    wrap, copy   `models.wrap(theirs, copy=True)`: all are copied, laid out as `load` does
-    write, load  what one had to do before: `theirs.save_pretrained(directory)`, then `models.load(directory)`
+    wrap         `models.wrap(theirs)`: shares weights that have our layout
+    wrap, copy   `models.wrap(theirs, copy=True)`: copies all weights, laid out as by `load`
+    write, load  the way without `wrap`: `theirs.save_pretrained(directory)`, then `models.load(directory)`
 
 Prints a line about the machine, then JSON lines:
 
-    weights_mb   bytes of ours, in MB (of 10^6 bytes, as all here)
-    copied_mb    of these, what is not shared
+    weights_mb   our weights, in MB (10^6 bytes, as everywhere here)
+    copied_mb    the part of these that is not shared
     seconds, cpu_seconds   of bringing it in
-    peak_mb      by how much the process's peak resident memory grew meanwhile, over what theirs takes
-    off          the largest difference of a logit from that of `write, load`, in parts of the largest logit
+    peak_mb      growth of the process's peak resident memory meanwhile, beyond their model
+    off          the largest difference of a logit from `write, load`, as a fraction of the largest logit
 
 In float32 `wrap` copies nothing of GPT-2's 498 MB, 32% of a Llama's 611 MB (4 key/value heads of 12), 19% of BERT's 438
 MB; `peak_mb` is 0.8, 206 and 89.
 
-and, of decoders, in one process, ways in turn, medians over repeats:
+For decoders, also medians over repeats in one process, where the ways alternate:
 
-    sweep_s      processor's seconds of a sweep of `z` by layer and head, 8 prompts of 16 tokens
-    pass_s       processor's seconds of a pass over 8 texts of 64 tokens
+    sweep_s      CPU seconds of a sweep of `z` by layer and head, 8 prompts of 16 tokens
+    pass_s       CPU seconds of a pass over 8 texts of 64 tokens
 """
 
 import statistics
@@ -88,7 +88,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 
 def bring_in(family: str, way: str, quick: bool) -> dict[str, float]:
-    """What one way takes; runs in a separate process that has brought in a tiny model before."""
+    """Measure one way. Runs in a separate process that brings in a tiny model first."""
     warnings.simplefilter("ignore")
     WAYS[way](gpt2(Shape(1, 2, 8, 16), n_positions=8))
     theirs = build(family, quick=quick)

@@ -8,7 +8,7 @@ from itertools import accumulate
 from interp.errors import InputError
 
 ROOT = -1  # the head of a word that depends on nothing
-_BY_WORD = ("tags", "heads", "relations", "lemmas", "xpos", "feats", "misc")  # one value a word, or None
+_BY_WORD = ("tags", "heads", "relations", "lemmas", "xpos", "feats", "misc")  # one value per word, or None
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class AnnotatedText:
     xpos: tuple[str, ...] | None = field(default=None, repr=False)  # the treebank's own part-of-speech tags
     feats: tuple[Attributes, ...] | None = field(default=None, repr=False)  # morphology: {"Polarity": "Neg"}
     misc: tuple[Attributes, ...] | None = field(default=None, repr=False)  # the file's other facts about a word
-    sentence_ids: tuple[str, ...] | None = field(default=None, repr=False)  # one a sentence; "" if it has none
+    sentence_ids: tuple[str, ...] | None = field(default=None, repr=False)  # one per sentence; "" if it has none
     conditions: tuple[str, ...] = field(default=(), repr=False)  # of a designed test: ("anti", "type 1")
 
     def __post_init__(self) -> None:

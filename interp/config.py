@@ -185,7 +185,7 @@ class StackConfig(Configured):
 
     n_layers: int
     d_model: int  # width of the residual stream
-    n_heads: int  # query heads a layer
+    n_heads: int  # query heads per layer
     d_head: int  # width of a head's query, key and value; n_heads * d_head may differ from d_model
     d_mlp: int  # width of the feed-forward's hidden layer
     n_ctx: int  # the longest text, in tokens

@@ -10,7 +10,7 @@ from interp.errors import InputError, inside
 Edit = Callable[[Tensor], Tensor]
 
 
-class AllCaptured(Exception):  # noqa: N818 - it is no error
+class AllCaptured(Exception):  # noqa: N818 - not an error
     """The call has captured the last site that it was to run until."""
 
 

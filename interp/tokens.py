@@ -17,7 +17,7 @@ from interp.errors import InputError, one_of
 from interp.indices import Index, entries, for_texts
 
 Side = Literal["left", "right"]
-Positions = Index | None  # for all texts, or an array with one or several a text; None is the last
+Positions = Index | None  # for all texts, or an array with one or several per text; None is the last
 Span = tuple[int, int]  # first character, and the one after the last
 _LONGEST_CHARACTER = 4  # tokens: UTF-8 has no more bytes
 NO_WORD = -1  # the word index of a token outside all words: special tokens, spaces

@@ -16,7 +16,7 @@ from models.families.fields import Fields, Sizes
 from models.huggingface import described
 from models.sources import OURS, directory_of
 
-# with these sizes, everything else is a family's default
+# with these sizes; all else is the family's default
 _SIZES = {"n_layers": 24, "d_model": 1024, "n_heads": 4, "d_mlp": 2048, "n_ctx": 256, "d_vocab": 256}
 _HEAD_SIZES = {"num_key_value_heads": 2, "head_dim": 256, "d_kv": 256, "num_local_experts": 8, "num_experts_per_tok": 2}
 _WIDTHS = {"embedding_size": 1024, "word_embed_proj_dim": 1024}
@@ -44,7 +44,7 @@ class Parts:
     stacks: str
     attention: str
     positions: str
-    wiring: str  # where norms stand, and which
+    wiring: str  # the kind of norms, and where they are
     feed_forward: str
 
 
@@ -52,7 +52,7 @@ class Parts:
 class LocalModel:
     """A model on this machine; `parts` is None where it cannot be loaded, and `summary` says why."""
 
-    name: str  # what `load` is given
+    name: str  # the argument of `load`
     family: str
     summary: str
     n_parameters: int

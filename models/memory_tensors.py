@@ -51,9 +51,9 @@ class MemoryTensors:
 
     called: str
     tensors: dict[str, MemoryTensor]
-    buffers: frozenset[str] = frozenset()  # which of them are no parameters
+    buffers: frozenset[str] = frozenset()  # those that are not parameters
     config: Any = None
-    generation: Any = None  # how it writes, where `transformers` keeps that apart
+    generation: Any = None  # generation settings, if `transformers` keeps them apart
 
 
 def in_memory(model: Any) -> MemoryTensors:

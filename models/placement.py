@@ -74,7 +74,7 @@ def check_fit(
     """Refuse weights other than those that config.json asks for; one message names everything wrong."""
     parameters = dict(model.named_parameters())
     shapes = {piece.theirs: piece.shape(parameters[piece.ours]) for piece in pieces}
-    wrong: dict[str, set[str]] = {}  # what is wrong, with which
+    wrong: dict[str, set[str]] = {}  # message: names
     for name in shapes.keys() - stored.keys() - family.zero:
         wrong.setdefault("the weights lack {}, which config.json asks for", set()).add(name)
     for name in stored.keys() - shapes.keys() - copies(model, family, pieces).keys() - family.computed.keys():

@@ -25,9 +25,9 @@ def nearest(name: str, names: Iterable[str]) -> str:
 class Reader:
     """Reads dataclasses from tables; every refusal says where in `source`, what was expected and what came."""
 
-    source: str  # what is read, for messages: "config.json"
-    kinds: Mapping[str, type[Any]]  # the dataclasses that a table may be, by the name of their kind
-    table: str = "an object"  # what a table is called there
+    source: str  # the name for messages: "config.json"
+    kinds: Mapping[str, type[Any]]  # possible dataclasses, by the name of their kind
+    table: str = "an object"  # the word for a table there
 
     def part(self, value: Any, place: str) -> Any:
         """The value of a table that names its kind; InputError if the kind or a field is unknown, missing or wrong."""

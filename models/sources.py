@@ -97,9 +97,9 @@ def _from_hub(name: str) -> Path:
     from huggingface_hub import snapshot_download, try_to_load_from_cache  # noqa: PLC0415 (slow to import)
 
     cached_file = None
-    with suppress(ValueError):  # the hub can have no such name: the client says so below
+    with suppress(ValueError):  # the hub cannot have such a name; the client says so below
         cached_file = try_to_load_from_cache(name, CONFIG)
-    if not isinstance(cached_file, str):  # a mistyped path looks alike
+    if not isinstance(cached_file, str):  # a mistyped path looks the same
         warnings.warn(
             f'no directory "{name}": interp looks for it on the Hugging Face hub',
             InputWarning,

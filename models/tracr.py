@@ -22,7 +22,7 @@ class Compiled:
     model: Transformer
     tokens: dict[str, int]  # ids by token
     directions: tuple[str, ...]  # of the stream
-    outputs: tuple[int, ...]  # the directions of its output: one for each value, or one that is the number
+    outputs: tuple[int, ...]  # directions of its output: one per value, or one that holds the number
     example: dict[str, Any]
 
     @staticmethod

@@ -41,7 +41,7 @@ class Share:
     parameter: str  # ours
     made_of: tuple[str, ...]  # the tensors that it shares or copies
     n_bytes: int
-    why_copied: str = ""  # empty where it is shared
+    why_copied: str = ""  # empty if it is shared
 
     @property
     def shared(self) -> bool:
@@ -254,7 +254,7 @@ def _tokenizer(tokenizer: Any, name: str) -> Tokenizer | None:
         kind = type(tokenizer).__name__
         raise InputError(f"{name}: expected a Tokenizer or a fast tokenizer of transformers, got {kind}")
     start = tokenizer.bos_token_id if getattr(tokenizer, "add_bos_token", False) else None
-    return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # theirs keeps its own truncation and padding
+    return Tokenizer(Backend.from_str(backend.to_str()), add_start=start)  # so theirs keeps its truncation and padding
 
 
 # weights

@@ -98,7 +98,7 @@ def _keep_memory() -> None:
 class _Unread:
     """A stream that discards its output once the reader has gone or the disk is full; other attributes pass through."""
 
-    error: OSError | None = None  # why output was lost; not set if the reader went away, who wants no more
+    error: OSError | None = None  # why output was lost; not set if the reader went away
 
     def __init__(self, stream: Any):
         self._stream = stream

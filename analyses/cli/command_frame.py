@@ -52,10 +52,10 @@ _TYPES |= {
 }
 _DECLARED = tomllib.loads(files("analyses.cli").joinpath("commands.toml").read_text("utf-8"))
 COMMANDS: Mapping[str, Mapping[str, Any]] = _DECLARED["commands"]
-"""By name: help, examples, options of its own, other `defaults` of shared options, and those that it is `without`."""
+"""By name: help, examples, own options, other `defaults` for shared options, and shared options it is `without`."""
 _TESTED_ON = "new-sentences:200"
 _METAVARS: Mapping[type, str] = {str: "TEXT", int: "N", float: "X", Path: "PATH"}
-USAGE, INTERRUPTED = 2, 130  # exit codes; signals other than Ctrl-C have the numbers next to it
+USAGE, INTERRUPTED = 2, 130  # exit codes; those of other signals are near Ctrl-C's
 
 
 def declared(command: str, parameters: Sequence[inspect.Parameter]) -> list[inspect.Parameter]:

@@ -231,7 +231,7 @@ def view(texts, *, model, target, head, labels, out, device, placement, dtype, f
         loaded = frame.opened(model, device, dtype, placement)
         first = None if head is None else viewer.head_named(loaded, head)
         called = {}
-        if labels is not None:  # reading a report imports the figures; a page without labels need not wait for them
+        if labels is not None:  # importing the figures is slow, and only labels need them
             from analyses.headlines.facts import called_by
 
             called = called_by(labels, loaded)

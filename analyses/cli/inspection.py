@@ -110,7 +110,7 @@ def _by_head(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def _head(run: RunFolder, tables: Mapping[str, pd.DataFrame], name: str) -> tuple[Place, str]:
     """The head with this name, and its name on the run's page."""
-    whole = [table.loc[:, HEAD] for table in _by_head(tables).values() if {*HEAD} <= {*table}]  # others: of one kind
+    whole = [table.loc[:, HEAD] for table in _by_head(tables).values() if {*HEAD} <= {*table}]  # others: one kind
     rows = pd.concat(whole).dropna(subset=["layer", "head"]) if whole else pd.DataFrame(columns=HEAD)
     heads = heads_in(rows.fillna({"stack": "", "attention": "self"}))
     if not heads:

@@ -135,7 +135,7 @@ class _GumDocument:
             if not 1 <= part <= parts:
                 raise InputError(f'expected a part like 1/2 or 2/2 of entity {match[1]}, got "{match[2]}/{match[3]}"')
             if opens:
-                start = end - isinstance(row["id"], int)  # an empty node is no word
+                start = end - isinstance(row["id"], int)  # an empty node is not a word
                 heads = values[order[1]] if order[1] is not None and order[1] < len(values) else None
                 self.brackets.open(_OpenMention(match[1], lines.number, [start], parts=parts, heads=heads), part)
             if closes:

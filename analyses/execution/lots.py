@@ -81,7 +81,7 @@ class Shards:
     def clear(self) -> None:
         """Remove the shards this run read or wrote, once its output is complete. Shards of other runs stay."""
         if self.folder is not None:
-            with suppress(OSError):  # none was kept, or other runs have some
+            with suppress(OSError):  # no shards, or other runs have some
                 for path in self.files:
                     path.unlink(missing_ok=True)
                 sweep(self.folder, lambda name: True)
@@ -153,7 +153,7 @@ def do(
     with _workers(function) as begin:
         for n, (is_kept, result) in enumerate(_in_order(begin, lots)):
             if progress is not None and not (is_kept or computes):
-                progress(n, total)  # shards that were read say nothing about speed
+                progress(n, total)  # reading shards says nothing about speed
             computes |= not is_kept
             (receive or results.append)(result())
             if progress is not None and (computes or n + 1 == total):
@@ -168,7 +168,7 @@ def begun(function: Callable[..., Any], lots: Sequence[Sequence[Any]]) -> Iterat
         yield [begin(lot)[1] for lot in lots]
 
 
-Wait = tuple[bool, Callable[[], Any]]  # whether a shard was kept, and what waits for the result
+Wait = tuple[bool, Callable[[], Any]]  # whether a shard exists, and a function that waits for the result
 Begin = Callable[[Sequence[Any]], Wait]
 
 
@@ -178,7 +178,7 @@ def _workers(function: Callable[..., Any]) -> Iterator[Begin]:
     setting = _SETTING.get() or Setting(Shards())
     shards, executor, temporary, key = setting.shards, setting.executor, list[Forks | Workers](), ""
     if shards.folder is not None:
-        with suppress(TypeError, InputError):  # a user's code has no hash
+        with suppress(TypeError, InputError):  # users' code has no hash
             key = hash_of(function, shards.known)
     shared: list[Forks] = []
 

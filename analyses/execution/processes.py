@@ -23,7 +23,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-LIMIT = 16  # processes: each needs memory of its own for what it measures
+LIMIT = 16  # processes; each needs its own memory
 T = TypeVar("T")
 Keep = Callable[[Any], object] | None
 _KNOWN: dict[int, Sequence[Any]] = {}  # what forks know, by number
@@ -128,11 +128,11 @@ class Forks:
             for child in self._children:
                 child.terminate()
             for child in self._children:
-                wait([child.sentinel])  # another thread may be told first by `join`
+                wait([child.sentinel])  # with `join`, another thread may get the exit code first
 
 
 def _begin() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the waiting process is interrupted, and ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C interrupts the waiting process, which ends this one
     for stop in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(stop, signal.SIG_DFL)
     ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
@@ -151,7 +151,7 @@ def _call(content: bytes) -> bytes:
 
 def _in_one_thread(call: Callable[[], T]) -> T:
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as everywhere, so that all agree
+    torch.set_num_threads(1)  # as in every process, so that results agree
     try:
         return call()
     finally:

@@ -18,7 +18,7 @@ from interp import InputError, Model, TokenBatch, Tokenizer
 from interp.statistics import Estimate, Shares
 
 ARTICLES, STORIES = "articles", "stories"  # sources of prompts: the source articles, or our stories' words
-SUBJECT = "(subject)"  # stands for the token of a place where prompts differ
+SUBJECT = "(subject)"  # stands for the token where prompts differ
 _ON = {ARTICLES: "on the articles’ own prompts", STORIES: "on prompts in the stories’ words"}
 Row = Mapping[str, Any]
 

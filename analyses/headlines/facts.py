@@ -38,12 +38,12 @@ Tables = Mapping[str, pd.DataFrame]
 KINDS: dict[object, Kind] = {"both": "looks there and needed", "effect": "needed", "attention": "looks there"}
 _UNITS: dict[Any, Unit] = {"lift": "lift", "correlation": "correlation"}  # units of gains; others are shares
 SEPARATOR = ", "  # between the names of measures in a label that means any of them
-MAIN_SHARE = 0.5  # of a head's attention, its choices or an answer: more is what the head mainly does
+MAIN_SHARE = 0.5  # of attention, choices or an answer: beyond, this is what a head mainly does
 _RUNG = 0.15
 _WAYS = {"noise": "removed by replacing it", "denoise": "restored by it"}
 _NAN = float("nan")
 WRITTEN = OURS | {f"cross {name}": each for name, each in ACROSS.items()}
-"""By name, the behaviours that a report's tables may be of."""
+"""The behaviours that a report's tables may describe, by name."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Fact:
     sizes: tuple[Size, ...]  # the first one ranks the fact
     q: float  # of the evidence that holds
     strength: float  # lower end of the interval, as a share of what the baseline leaves: at most 1, except for nats
-    rows: tuple[Row, ...]  # the row behind it, then rows that add to it
+    rows: tuple[Row, ...]  # the row that shows it, then rows that add to it
     q_effect: float = _NAN  # of an effect that was tested but not established
     value: float = _NAN  # of the measure
     measures: tuple[str, ...] = ()  # the measures that say which words it is about

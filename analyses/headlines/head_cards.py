@@ -38,7 +38,7 @@ _ROOM = 12  # layers or heads side by side that leave room for words
 _ALIKE = 8  # similar heads that a card names
 _NEAR = {"first-token": "first", **{f"offset:-{by}": f"−{by}" for by in (5, 4, 3, 2)}}
 _NEAR |= {"previous-token": "−1", "self": "0", "next-token": "+1", "offset:2": "+2", "offset:3": "+3"}
-"""By measure of attention to near tokens, what stands under its bar."""
+"""The label under the bar of each measure of attention to near tokens."""
 _LOWEST_TOP = 0.2  # attention that a full bar stands for, at least
 _READERS = 3  # that a card names: the strongest on the choosing half of the pairs
 _APART = 0.15  # of an axis: names any nearer would overlap
@@ -104,13 +104,13 @@ class FactCard:
     fact: Fact
     sentence: str
     look: Example | None
-    right: str  # in how many cases the head does what the fact says
+    right: str  # how often the head does what the fact says
     effect: str  # what breaks, in numbers, or why that is not known
     axis: Axis | None
     note: str
     best: Sequence[Example] = ()
     drawn: Sequence[Example] = ()
-    asked: str = ""  # what the drawn ones were drawn from
+    asked: str = ""  # the pool of the random examples
     why: str = ""  # who wrote the keys that it finds
     read_by: str = ""  # who reads it
 
@@ -170,7 +170,7 @@ def strongest_readers(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 Values = Mapping[str, Any]
-"""What a template shows, by name: steps of a strip (`name`, `text`, `height` from 0 to 1), and a curve."""
+"""The values that a template shows, by name: steps of a strip (`name`, `text`, `height` from 0 to 1), and a curve."""
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ class Card:
     name: str
     facts: Sequence[FactCard]
     distance: Sequence[Values]  # attention by distance, the first position first
-    tags: Sequence[Values]  # attention between tags, over what distance explains
+    tags: Sequence[Values]  # attention between tags, beyond what distance explains
     alike: Sequence[str]  # ids of heads with the same first fact
     tasks: Table | None  # its share in each causal task
     rest: Table  # other measures, those with the surest gains
@@ -389,7 +389,7 @@ def _axis(tables: Tables, place: Place, fact: Fact, by_kind: bool, carriers: Col
     marks = [Point("other", along(values[0])) for each, values in points.items() if each not in named_heads]
     marks.append(Point("rule", along(rule)))
     named = [along(0.0), 1.0]  # places along the axis that already have a text
-    for each in sorted(named_heads, key=lambda each: (each == place, -points[each][0])):  # this one over the others
+    for each in sorted(named_heads, key=lambda each: (each == place, -points[each][0])):  # this head's name comes first
         ends, is_this = [*map(along, points[each])], each == place
         has_room = is_this or all(abs(ends[0] - other) > _APART for other in named)
         named.append(ends[0])

@@ -60,7 +60,7 @@ _BAR_DOCUMENTS, _BAR_WORDS = 16, 120  # read for each bar; more documents if the
 _FEWEST_ITEMS = 20  # items of a measure in shuffled words: with fewer, some head is right by luck
 _ITEMS, _MOST_DOCUMENTS = 100, 128  # of a behaviour's commonest measure: with fewer, the best head is luck
 Bars = dict[str, float]
-"""By measure, the gain that heads which learnt nothing stay below; at least 0."""
+"""By measure, the gain that heads without learnt attention stay below; at least 0."""
 
 
 @dataclass(frozen=True)

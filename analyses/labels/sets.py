@@ -33,12 +33,12 @@ from analyses.wording.plain_words import SET, STRATUM
 from interp.statistics import benjamini_hochberg, estimate
 
 SIZE, POOL = 6, 12  # heads per set, and per pool to search, at most
-HALF = 0.5  # of what all heads cost
+HALF = 0.5  # of the cost of hiding from all heads
 SET_COLUMNS: list[str] = DECLARED["tables"]["sets"].split()
 _OF_LABELS = dict.fromkeys(("label", "effect", "readout", "all_effect", "all_low", "all_high", "others", "q"))
 _OF_LABELS |= {"low": "effect_low", "high": "effect_high", "p": "p_effect"}
 _OF_LABELS |= {"size": "heads", "others_best": "others_effect"}
-"""By column of `tables/sets`, its name in `tables/labels`, if not the same."""
+"""The columns of `tables/sets` that have another name in `tables/labels`."""
 _DOCUMENTS = 6  # documents of the choosing half, all in its first part (`hiding.part_of`)
 _OTHERS = (9, 999)  # other sets to compare with, at least and at most
 _BUDGET = 7e10  # multiply-adds for the other sets of one set, about

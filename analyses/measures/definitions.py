@@ -29,9 +29,9 @@ DECLARED: dict[str, Any] = tomllib.loads(Path(__file__).with_suffix(".toml").rea
 BEHAVIOURS: dict[str, dict[str, Any]] = {
     name: {"name": name, **declared} for name, declared in DECLARED["behaviours"].items()
 }
-"""By name, the fields of our behaviours that are data."""
+"""The declared fields of our behaviours, by name."""
 Claims = dict[int, set[int]]
-"""By row (a column of a window's tokens), its keys, visible or not."""
+"""The keys that each row claims, visible or not; a row is a column of the window's tokens."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Unit:
 
     title: str  # heading of a table of such measures
     ranked: bool = True  # whether more is better; other measures only describe
-    drawn: Quantity = "gain"  # what colours show in figures; "lift" is the value as a ratio
+    drawn: Quantity = "gain"  # what colours show; "lift" is the value as a ratio
     caption: str = ""  # how to read such a figure, if it does not show gains
 
     def __post_init__(self):

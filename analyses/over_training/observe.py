@@ -22,12 +22,12 @@ from interp.training.objectives import IGNORED, Examples
 from models.stories import stories
 
 PAGE_MEASURES = tuple(name for name in RECORDED.values() if ":" not in name)
-"""Those that a page draws; relations and pairs of tags, of which there are dozens, are for the cards of heads."""
+"""The measures that a page draws. Only the cards of heads show the dozens of relations and tag pairs."""
 
-ROW = 128  # tokens: runs may start with rows shorter than the context, and know nothing of later positions
-EARLY, LATE = (10, 25), (100, 125)  # of such a row: the tokens whose losses in-context learning compares
+ROW = 128  # tokens: early rows may be shorter than the context, so later positions are untrained
+EARLY, LATE = (10, 25), (100, 125)  # tokens of such a row whose losses in-context learning compares
 _STORIES, _IN_ROWS, _ROWS, _REPEATS = 48, 160, 48, 16
-_SEED = 2000  # added to the seed: other stories than those of the default model's training and of reports
+_SEED = 2000  # added to the seed: stories differ from the default's training stories and from reports'
 _LOGITS = 1 << 24  # at once
 
 

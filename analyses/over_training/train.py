@@ -30,7 +30,7 @@ MAKER = "interp train"  # distinguishes a training's run.json from a report's
 _PAIRS = 200  # held-out pairs for measuring attention
 LINES, JSON, NOTHING = "lines", "json", "nothing"
 Output = Literal["lines", "json", "nothing"]
-_PRINTED = ("held_out/", "model/")  # numbers of a look that are printed
+_PRINTED = ("held_out/", "model/")  # measurements that are printed
 
 
 def train(

@@ -127,7 +127,7 @@ def phases(folder: Path) -> tuple[int, ...]:
     try:
         plan = tomllib.loads((folder / "recipe.toml").read_text("utf-8"))["phases"]
         return tuple(accumulate(int(phase["steps"]) for phase in plan))[:-1]
-    except (OSError, ValueError, KeyError, TypeError):  # only a faint line in a figure, which can do without
+    except (OSError, ValueError, KeyError, TypeError):  # it only adds a faint line to a figure
         return ()
 
 
@@ -157,7 +157,7 @@ def run_of_model(name: str, model: Model) -> Run | None:
         if (candidate / state.METRICS).is_file():
             try:
                 run = read_run(candidate, candidate.name, None)
-            except InputError:  # another tool's metrics.jsonl, or a damaged one: a report can do without
+            except InputError:  # another tool's metrics.jsonl, or a damaged one; reports work without it
                 return None
             if is_snapshot:
                 run = replace(run, table=run.table.loc[run.table["step"] <= int(folder.name)])

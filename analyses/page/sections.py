@@ -47,17 +47,17 @@ class Tokens:
 Piece: TypeAlias = str | Span | Tokens
 Text: TypeAlias = Piece | Sequence[Piece]
 Terms: TypeAlias = Sequence[tuple["Block", ...]]
-"""Terms as texts, each with one or several texts or blocks about it."""
+"""Terms, each with texts or blocks about it."""
 
 
 def _span(kind: Literal["b", "em", "code", "soft"]) -> Callable[[object], Span]:
     return lambda text: Span(str(text), kind)
 
 
-bold = _span("b")  # what a reader's eye should find
+bold = _span("b")  # what readers should see first
 emphasis = _span("em")  # a word that names what follows
 code = _span("code")  # a command, a file or a hash
-soft = _span("soft")  # what a reader may skip
+soft = _span("soft")  # what readers may skip
 
 
 def link(text: object, to: str) -> Span:
@@ -237,7 +237,7 @@ class Page:
     title: str  # a question
     summary: Sequence[Block]  # under "In short"
     sections: Sequence[Section]  # in order; "How this was made" follows them
-    lead: Sequence[Block] = ()  # under the title, after the description of the models
+    lead: Sequence[Block] = ()  # below the title and the description of the models
     overview: Sequence[Block] = ()  # under the title, before the description of the models
     corpora: Sequence[Source] = ()
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name, further facts for run.json
@@ -296,7 +296,7 @@ FORMATS: dict[str, tuple[str, Callable[..., Text]]] = {
     "difference": ("w", lambda rule, value, n: f"{measure_name(str(rule))} {_signed(value)} (n {whole(n)})"),
     "verdict": ("w", _verdict),
 }
-"""How cells are written, each with where it stands: `l`eft, `r`ight, or `w`here it may be wrapped."""
+"""How cells are written, and how they are aligned: `l`eft, `r`ight, or `w`rapped if needed."""
 
 
 class Column(NamedTuple):
@@ -352,4 +352,4 @@ def _schema(key: Sequence[str], **columns: Mapping[str, Any]) -> Schema:
 
 WAYS = "noise noise_low noise_flips denoise denoise_low denoise_flips"  # columns of `both ways`
 SCHEMAS = {name: _schema(**declared) for name, declared in WORDS["tables"].items()}
-"""By table, its columns."""
+"""The columns of each table."""

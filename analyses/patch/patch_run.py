@@ -144,7 +144,7 @@ def with_corrupt(model: Model, prompts: pd.DataFrame) -> pd.DataFrame:
         raise InputError("this model has no tokenizer: give pairs as ids (Pairs.from_ids)")
     sizes = [len(model.tokenizer.pieces(text).ids) for text in prompts["clean"]]
     rows, corrupt = [*zip(prompts["clean"], prompts["answer"], prompts["wrong"], sizes, strict=True)], []
-    uses: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)  # how often each prompt is used
+    uses: dict[tuple[str, str, int], Counter[str]] = defaultdict(Counter)  # uses of each prompt
     for clean, answer, wrong, size in rows:
         uses[answer, wrong, size][clean] = 0
     for clean, answer, wrong, size in rows:

@@ -106,7 +106,7 @@ def choose(
     return items
 
 
-def _is_test(document: str) -> bool:  # another hash than the one that groups documents for intervals
+def _is_test(document: str) -> bool:  # not the hash that groups documents for intervals
     return blake2b(document.encode(), digest_size=1, person=b"probe").digest()[0] % 4 == 0
 
 

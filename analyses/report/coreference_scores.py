@@ -62,7 +62,7 @@ class CoreferenceScores:
 
 
 PAPERS: Mapping[str, Any] = DECLARED["papers"]
-"""By kind of corpus its title, its scores, and the mean (`of`) that chooses the head and the rule."""
+"""By kind of corpus: its title, its scores, and the mean (`of`) that selects the head and the rule."""
 
 
 def coreference_scores(

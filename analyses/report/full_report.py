@@ -94,7 +94,7 @@ def build(
 
     def measure(run: Run) -> Page:
         group, reader, sources = select(as_behaviours(behaviours) if behaviours else None), model, corpora
-        if model.tokenizer is None:  # then only what needs no words is measured, on texts of ids
+        if model.tokenizer is None:  # then we measure only what needs no words, on texts of ids
             rest = {name: behaviour for name, behaviour in group.items() if not behaviour.needs}
             if not rest:
                 raise InputError(f"this model has no tokenizer, and {', '.join(group)} is about words: give it one")

@@ -138,7 +138,7 @@ def label_counts(labels: pd.DataFrame) -> str:
 
 
 _Content = tuple[list[doc.Block], Text, Mapping[str, int], pd.DataFrame]  # blocks, summary line, counts, rows
-_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and its counts; what measures the rest
+_Reading = tuple[str, str, Callable[[], _Content]]  # titles of its section and counts; the function that measures it
 
 
 def _by_text(readings: Iterable[_Reading], table: str, id: str, failed: str, counts_title: str) -> Part:

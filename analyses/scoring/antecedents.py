@@ -174,7 +174,7 @@ def _leftmost(item: AntecedentItem, fitting: Sequence[bool]) -> int:
 
 
 RANDOM = Rival("random", lambda item: (1 / len(item.candidates),) * len(item.candidates))
-"""Every mention alike: scores the expectation of a random choice."""
+"""Gives every mention the same score: the expected score of a random choice."""
 _POSITIONAL = (_chooser("nearest", lambda item: len(item.candidates) - 1), _chooser("first", lambda item: 0), RANDOM)
 _LAST_ARGUMENT = _last_that("last argument", lambda item: [role in _ARGUMENTS for role in item.roles])
 RIVALS = (
@@ -186,7 +186,7 @@ RIVALS = (
     _last_that("same role", _same_role),
     _LAST_ARGUMENT,
 )
-"""Rules that solve an item without reading the sentence; each gives one score a candidate."""
+"""Rules that solve an item without reading the sentence. Each gives every candidate a score."""
 PREDICTING_RIVALS = (
     *_POSITIONAL,
     _last_that("name or person", lambda item: item.person),  # a man, a woman, or like a name
@@ -194,4 +194,4 @@ PREDICTING_RIVALS = (
     _chooser("leftmost person", lambda item: _leftmost(item, item.person)),
     _LAST_ARGUMENT,
 )
-"""The same before the pronoun is read: none knows its form, gender or role."""
+"""Rules for the moment before the pronoun is read. None knows its form, gender or role."""

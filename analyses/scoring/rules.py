@@ -54,9 +54,9 @@ def _offset_rule(offset: int) -> Rival:
 OFFSETS = tuple(map(_offset_rule, (-5, -4, -3, -2, -1, 1, 2, 3, 4, 5)))
 """Rules that look at a fixed offset in words."""
 UNIFORM = Rival("uniform", None)
-"""All other visible words alike: right by chance."""
+"""All other visible words with equal weight; it is right by chance."""
 CLASSES = tuple(tuple(each.split("/")) for each in DECLARED["tags"]["classes"].split())
-"""Sets of tags: a head may look at the nearest word of one without knowing any relation."""
+"""Sets of tags. A head may look at the nearest word with one of them without knowing any relation."""
 
 
 def nearest(tags: Sequence[str], *, backward: bool, last_of_run: bool = False) -> Rival:
@@ -81,7 +81,7 @@ LADDER = (
     Rival("noun before the last preposition", lambda items: _noun_before(items, items.nearest(["ADP"], backward=True))),
     Rival("subject of the clause before", lambda items: items.subject_before()),
 )
-"""Rules that find many subjects across other words."""
+"""Rules that find many subjects, even with other words in between."""
 BACKWARD = tuple(rule for rule in NEAREST if rule.name.startswith("last"))
 """The rules that need no later word."""
 
@@ -162,7 +162,7 @@ class Records:
         if not self.full:
             unseen, parts, kinds, n = state
             self.unseen += unseen
-            self.parts += [Outcomes(*(each.clone() for each in vars(part).values())) for part in parts]  # its file goes
+            self.parts += [Outcomes(*(each.clone() for each in vars(part).values())) for part in parts]  # the file goes
             torch.from_numpy(self.kinds).flatten().index_add_(0, *kinds)
             self.n += n
 

@@ -92,8 +92,8 @@ PREDICTED = (
     *(("nsubj", "head->dependent"), ("obj", "dependent->head")),
     *(("aux-subject", "dependent->head"), ("reflexive", "dependent->head")),
 )
-"""What a causal model predicts: a verb by its subject, an object by its verb, auxiliaries, copulas and reflexives by
-the subject of their head."""
+"""What a causal model predicts: verbs from their subject, objects from their verb, auxiliaries, copulas and reflexives
+from the subject of their head."""
 _FINITE = {"aux", "aux:pass", "cop"}
 
 

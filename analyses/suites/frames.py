@@ -20,7 +20,7 @@ from models.stories.writer import WORDS
 _TABLES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
 _TEXTBOOK, _STORIES = "textbook", "stories"
 BUILTIN = (*_TABLES, *(f"{name}:{_STORIES}" for name in _TABLES))
-"""The suites by name: those in the words of the textbook model, then those in the words of simple stories."""
+"""The names of the suites: first those in the textbook model's words, then those in the words of simple stories."""
 PAIRS = 60  # per paradigm
 _TRIES = 100  # to draw a new pair
 

@@ -113,7 +113,7 @@ def _items(rows: Sequence[_Row]) -> tuple[Item, ...]:
     words = [(good.text[slice(*good.spans[DIFFERING])], bad.text[slice(*bad.spans[DIFFERING])]) for good, bad in pairs]
     groups, items = _groups([good.text[: good.spans[DIFFERING][0]] for good, _ in pairs], words), list[Item]()
     counts = Counter(words)
-    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # as many both ways
+    left = {(one, other): min(n, counts[other, one]) for (one, other), n in counts.items()}  # equally many both ways
     for number, ((*_, about), (good, bad), both) in enumerate(zip(rows, pairs, words, strict=True)):
         pole = about["pole"] if "pole" in about else _answer_class(*both) if left[both] > 0 else ""
         left[both] -= 1

@@ -66,9 +66,9 @@ class Effects:
 
 
 Builders = Mapping[str, Callable[..., Task]]
-"""By names in `definitions.toml`: `build(model, count, seed, name, question)`; a `count` of None: its default."""
+"""By name in `definitions.toml`: `build(model, count, seed, name, question)`; a `count` of None means its default."""
 Patched = tuple[dict[str, Any], list[pd.DataFrame], Flips | None]
-"""One task's row of `tables/tasks`, rows of `tables/effects`, one table a direction, and which answers flip."""
+"""One task's row of `tables/tasks`, its rows of `tables/effects` (one table per direction), and which answers flip."""
 
 
 def effects_of(model: Model, behaviour: str, builders: Builders, *, pairs: int | None = None, seed: int) -> Effects:

@@ -183,7 +183,7 @@ class Viewer:
     """Passages for an interactive page, and the names of their heads."""
 
     passages: tuple[Passage, ...]  # the first is shown first
-    called: Mapping[HeadName, Called]  # the heads whose patterns the page should keep come first
+    called: Mapping[HeadName, Called]  # heads whose patterns matter most come first
     heads: bool = True  # whether it shows the heads to choose from
     linked: bool = False  # whether the page's address records what is shown
     first: HeadName | None = None  # shown first; by default the first head in `ordered`

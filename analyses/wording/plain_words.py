@@ -10,11 +10,11 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 WORDS: dict[str, Any] = tomllib.loads(files("analyses.wording").joinpath("words.toml").read_text("utf-8"))
-"""What tags, relations, rules and tables are called, and how findings are worded."""
+"""The names of tags, relations, rules and tables, and the wording of findings."""
 TEXTS: Mapping[str, str] = WORDS["texts"]
 TAGS: Mapping[str, str] = WORDS["tags"]
 RELATIONS: Mapping[str, Sequence[str]] = WORDS["relations"]
-"""Dependent and head of each relation that is asked of every text."""
+"""The words for dependent and head of each relation that we measure in every text."""
 STRATUM = "@"  # before the stratum in a measure's name
 SET = "set:"  # begins the label of heads that are needed together
 NAMED = " (a name or noun)"  # what is nearest

@@ -255,4 +255,4 @@ READERS: Mapping[str, Reader] = {
     "training text": Reader("plain.txt", _copies("plain.txt"), _texts),
     "training pairs": Reader("paired-words.tsv", _copies("paired-words.tsv"), _paired),
 }
-"""Every kind of file that is read back or comes from others, by what it is called on a page."""
+"""Every kind of file that we read back or get from others, by its name on a page."""

@@ -1,10 +1,9 @@
-"""Texts in which only a hidden code tells what belongs to what: no distance, class, order or form of words does.
+"""Texts in which only a hidden code tells which words belong together, not distance, class, order or form.
 
 Every verb, thing, name and spelling of a pronoun has one of three codes (`Linked.coded`). In `clauses` a sentence has
-two verbs and then two things, in either order: a thing is the object of the verb of its own code, so that the nearest
-verb is right for one of two. In `reports` a pronoun stands for the one of three people who has its code, and in half of
-the episodes an animal stands between them, which is a mention too. A pronoun's spellings ("he", "He", "HE") are one
-form.
+two verbs, then two things in either order. A thing is the object of the verb with its code, so the nearest verb is
+right for one of the two. In `reports` a pronoun refers to the one of three people with its code. In half of the
+episodes an animal, also a mention, stands between them. A pronoun's spellings ("he", "He", "HE") are one form.
 """
 
 import random
@@ -17,7 +16,7 @@ from models.stories import grammar
 from models.stories.grammar import HEAD, Part, Phrase, join, word
 
 CODES = 3
-SPELLINGS = {form: (form, form.capitalize(), form.upper()) for form in ("he", "him", "she", "her")}  # a code each
+SPELLINGS = {form: (form, form.capitalize(), form.upper()) for form in ("he", "him", "she", "her")}  # one code each
 FORMS = {"male": ("he", "him"), "female": ("she", "her")}
 
 
@@ -27,7 +26,7 @@ class Linked(Lexicon):
 
     @staticmethod
     def draw(rng: random.Random, least: int = 2 * CODES) -> "Linked":
-        """Words of each class, so many that each code has several."""
+        """Random words, enough in each class that every code has several."""
         return Linked(**vars(Lexicon.draw(rng, least)))
 
     @property
@@ -36,12 +35,12 @@ class Linked(Lexicon):
         return super().tags | {form: "PRON" for forms in SPELLINGS.values() for form in forms}
 
     def coded(self, words: Sequence[str], code: int) -> tuple[str, ...]:
-        """Those of a class that have a code."""
+        """The words of a class that have a code."""
         return tuple(words[code::CODES])
 
     @property
     def openers(self) -> tuple[str, ...]:
-        """Names that stand first in a sentence; the other names never do."""
+        """The names that can come first in a report; the other names never do."""
         return tuple(name for names in (self.masculine, self.feminine) for name in names[:CODES])
 
     @property
@@ -65,7 +64,7 @@ class Linked(Lexicon):
             "mention": (*names, *he, *she, *self.animals),
         }
         classes = {"verb": self.verbs, "thing": self.things, "man": self.masculine, "woman": self.feminine}
-        classes |= {"male": he, "female": she}  # their spellings come in the order of the codes
+        classes |= {"male": he, "female": she}  # in order of their codes
         coded = {f"{name} {code}": self.coded(words, code) for name, words in classes.items() for code in range(CODES)}
         return directions | coded
 
@@ -121,7 +120,7 @@ def reports(lexicon: Linked, count: int, seed: int = 0, *, episodes: int = 4) ->
         pronoun = grammar.refer(word(SPELLINGS[form][codes[meant]], "PRON"), people[meant])
         aside = rng.choice((lexicon.animals, lexicon.things))
         other = word(rng.choice(aside), "NOUN")
-        if aside is lexicon.animals:  # which are mentions, and things are not
+        if aside is lexicon.animals:  # animals are mentions, things are not
             other = grammar.refer(other, f"it-{rng.random()}")
         about = join(grammar.article("the"), (HEAD, other))
         return [met, _clause(lexicon, rng, about, ("obj", pronoun))]

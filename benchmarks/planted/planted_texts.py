@@ -1,8 +1,8 @@
-"""Sentences over a planted vocabulary, with gold tags, relations and chains, in which accidents are balanced.
+"""Sentences over a planted vocabulary, with gold tags, relations and chains, and balanced accidental patterns.
 
-In `sentences` an adjective stands right before its noun and a subject right before its verb; with `apart`, something
-comes between in exactly half of the pairs, so that no fixed offset does better than half. In `meetings` a pronoun
-stands for the first or the last of two people, half and half. `shuffled` is words at random: no order at all.
+In `sentences` an adjective stands right before its noun and a subject right before its verb. With `apart`, something
+stands between half of the pairs, so no fixed offset is right more than half of the time. In `meetings` a pronoun refers
+to the first or the last of two people, equally often. `shuffled` is random words without any order.
 """
 
 import random
@@ -16,10 +16,10 @@ from models.stories.grammar import HEAD, Part, Phrase, join, word
 from models.stories.lexicon import ADJECTIVES, ANIMALS, FEMININE_NAMES, MASCULINE_NAMES, THINGS, VERBS
 
 ADVERBS = ("very", "quite", "so", "rather", "really")
-HE, SHE = ("he", "He"), ("she", "She")  # a sentence begins with a capital
+HE, SHE = ("he", "He"), ("she", "She")  # the second one begins a sentence
 PREPOSITIONS = ("near", "beside", "behind", "under", "by")
 _FUNCTION = ("the", "The", ".")
-_ENOUGH_NAMES = 3  # of either gender: fewer, and everyone is met again and again
+_ENOUGH_NAMES = 3  # per gender: with fewer, people recur too often
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Lexicon:
 
     masculine: tuple[str, ...]
     feminine: tuple[str, ...]
-    animals: tuple[str, ...]  # nouns that are subjects
-    things: tuple[str, ...]  # nouns that are not
+    animals: tuple[str, ...]  # nouns for subjects
+    things: tuple[str, ...]  # other nouns
     adjectives: tuple[str, ...]
     adverbs: tuple[str, ...]
     prepositions: tuple[str, ...]
@@ -37,7 +37,7 @@ class Lexicon:
 
     @staticmethod
     def draw(rng: random.Random, least: int = _ENOUGH_NAMES) -> "Lexicon":
-        """A random `least` to ten words of each class."""
+        """Random words, from `least` to ten of each class."""
 
         def some(words: Sequence[str], most: int = 10, least: int = least) -> tuple[str, ...]:
             return tuple(sorted(rng.sample(list(words), rng.randint(min(least, len(words)), min(most, len(words))))))
@@ -94,11 +94,11 @@ class Lexicon:
 def sentences(lexicon: Lexicon, count: int, seed: int = 0, *, apart: bool, length: int = 4) -> list[AnnotatedText]:
     """Texts of `length` sentences: "The big cat saw the old box."
 
-    With `apart`, one noun of each sentence has an adverb between it and its adjective ("the big very cat"; the grammar
-    is planted too), and half of the subjects another noun before their verb ("the big cat near the box saw").
+    With `apart`, one noun per sentence has an adverb between it and its adjective ("the big very cat"; the grammar is
+    planted too), and half of the subjects have another noun before their verb ("the big cat near the box saw").
 
     Raises:
-        InputError: an odd length, with which it could not be half of the subjects.
+        InputError: the length is odd, so it has no half.
     """
     if length % 2:
         raise InputError(f"expected an even number of sentences a text, so that half can be half; got {length}")
@@ -119,10 +119,10 @@ def sentences(lexicon: Lexicon, count: int, seed: int = 0, *, apart: bool, lengt
 
 
 def meetings(lexicon: Lexicon, count: int, seed: int = 0, *, episodes: int = 1) -> list[AnnotatedText]:
-    """Texts of `episodes` like "Tim saw Sue. She slept.": in balance, which gender and whether the first is meant.
+    """Texts of `episodes` like "Tim saw Sue. She slept." Gender and position of the antecedent are balanced.
 
-    With one episode a text, and a count that four divides, the nearest and the first mention are right in exactly half
-    of the items each; with more, a pronoun of the same form often stands for someone else.
+    With one episode per text and a count divisible by four, the nearest and the first mention are each right in exactly
+    half of the items. With more episodes, a pronoun of the same form often refers to someone else.
     """
     rng = random.Random(f"meetings-{seed}")
 

@@ -1,7 +1,7 @@
-"""Planted models at random: known behaviours among noise heads, in any form, with a table of what sits where.
+"""Random planted models: known behaviours among noise heads in any form, with a record of each head's behaviour.
 
-An analysis is right about a planted head if it gives the head its label or one of the label's synonyms, which some
-texts cannot tell from it. Of an impostor it must not say what it pretends to be; of a noise head, nothing.
+An analysis is right about a planted head if it gives the head its label or a synonym that some texts cannot tell from
+it. It must not give an impostor the label that it imitates, or give a noise head any label.
 """
 
 import random
@@ -28,23 +28,23 @@ _SYNTAX, _REFERENCE = "relation:", "antecedent"
 
 @dataclass(frozen=True)
 class Behaviour:
-    """What a head does, and what may and may not be said of it."""
+    """What a head does, and which labels are right or wrong for it."""
 
     name: str
     plan: Plan
-    label: str | None = None  # what an analysis is to call it; None for impostors and noise
-    synonyms: tuple[str, ...] = ()  # labels (globs) that are as right, on texts where they come to the same
-    never: tuple[str, ...] = ()  # beginnings of labels that would be wrong on any text
-    common: bool = False  # heads as sharp that ask at random do it too, so that it need not be named
+    label: str | None = None  # the label that an analysis should give; None for impostors and noise
+    synonyms: tuple[str, ...] = ()  # labels (globs) that are also right on texts where they mean the same
+    never: tuple[str, ...] = ()  # prefixes of labels that are wrong on any text
+    common: bool = False  # equally sharp heads with random queries do it too, so it needs no label
 
     def is_called(self, label: str) -> bool:
-        """Whether a label is the behaviour's own, or a synonym."""
+        """Whether a label is the behaviour's own or a synonym."""
         return label == self.label or any(fnmatchcase(label, each) for each in self.synonyms)
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A behaviour, and the head that has it."""
+    """A behaviour and its head."""
 
     layer: int
     head: int
@@ -68,15 +68,15 @@ class Composed:
     placed: tuple[Placed, ...]
 
     def where(self, name: str) -> list[Placed]:
-        """The heads in which a behaviour sits; a fixed offset goes by its label: `offset:-3`, `next-token`."""
+        """The heads with a behaviour; a fixed offset goes by its label: `offset:-3`, `next-token`."""
         return [each for each in self.placed if each.behaviour.name == name]
 
 
 Maker = Callable[[random.Random, bool], Behaviour]  # given whether the model is causal
 
-# what a behaviour brings along: an encoder's head rests on the first token where it has nothing to look for; a token is
-# a copy of itself, and copies share their tag; what follows a token's earlier copy has the tag that follows its tag,
-# and in an encoder the token's own next one is what follows it, too
+# Side effects of behaviours. An encoder's head rests on the first token if it has no target. A token is a copy of
+# itself, and copies share their tag. The token after an earlier copy has a tag that can follow the token's own tag; in
+# an encoder it may also be the next token.
 _RESTS = "first-token"
 _COPIES = ("self", "tag:NOUN->NOUN")
 _FOLLOWS = ("tag:ADJ->NOUN", "tag:ADJ->ADV", "tag:NOUN->VERB", "tag:NOUN->ADP")
@@ -129,7 +129,7 @@ def _resting(causal: bool) -> tuple[str, ...]:
 
 
 def noise(rng: random.Random) -> Behaviour:
-    """A noise head. What it really prefers among classes of m and n words is of the order of 0.05 / (m n)^½."""
+    """A noise head. Its preference among classes of m and n words is of the order of 0.05 / (m n)^½."""
     return Behaviour("noise", heads.noise(0.05, rng.randrange(2**31)), never=("",))
 
 
@@ -149,7 +149,7 @@ BEHAVIOURS: dict[str, Maker] = {
         "first-token", heads.first_token, "first-token", never=(_SYNTAX, _REFERENCE), common=True
     ),
 }
-"""What can be planted; besides, `offset:K` is a fixed offset of one's choice."""
+"""The behaviours that can be planted. `offset:K` is a fixed offset of your choice."""
 
 
 def compose(
@@ -161,16 +161,16 @@ def compose(
     norm: Norm | None = None,
     behaviours: Sequence[str] | None = None,
 ) -> Composed:
-    """A planted model, the same for the same arguments. What is not given is drawn.
+    """A planted model, the same for the same arguments. Arguments that are None are drawn.
 
     Args:
-        seed: of the words, the sizes, the behaviours, their places and the noise in all other heads.
+        seed: draws the words, sizes, behaviours, their places, and the noise in all other heads.
         form: decoder, encoder or grouped.
         n_layers: at least 2 with induction.
         n_heads: query heads per layer.
         norm: the norm before each layer and at the end.
-        behaviours: names from BEHAVIOURS, as often as they are wanted; induction brings the previous-token head that
-            it reads. A drawn selection has each at most once.
+        behaviours: names from BEHAVIOURS, also repeated; induction adds the previous-token head that it reads.
+            If drawn, each occurs at most once.
     """
     rng = random.Random(f"planted-{seed}")
     lexicon = Lexicon.draw(rng)
@@ -187,7 +187,7 @@ def compose(
 
 
 def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, norm: Norm, **sizes: Any) -> Composed:
-    """The planted model of these heads, layer by layer."""
+    """A planted model of these heads, layer by layer."""
     planted = Planted(
         lexicon.vocabulary,
         [[behaviour.plan for behaviour in layer] for layer in layers],
@@ -202,9 +202,9 @@ def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, n
 
 
 def _drawn(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
-    """Some behaviours, so few that a head is left for noise where there are more than two."""
+    """Random behaviours; models of more than two heads keep at least one noise head."""
     names = [name for name in BEHAVIOURS if n_layers > 1 or name != "induction"]
-    most = max(1, min(len(names), n_layers * n_heads - 2))  # induction may bring one more
+    most = max(1, min(len(names), n_layers * n_heads - 2))  # induction may add one more
     return rng.sample(names, rng.randint(min(3, most), most))
 
 

@@ -1,4 +1,4 @@
-"""Heads that only rungs have: by classes of words, by what two others look at, and sinks."""
+"""Heads that only rungs have: by classes of words, by where two other heads attended, and sinks."""
 
 import math
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from models.planted.slots import GAIN, Head, Plan, Slots, blank
 
 
 def classes(wanted: Mapping[str, str]) -> Plan:
-    """Attends from each class of words (a direction) to all words of another equally; other words attend everywhere."""
+    """Attends equally from each class of words (a direction) to all words of another; other words attend everywhere."""
 
     def plan(slots: Slots) -> Head:
         head = blank(slots)
@@ -23,7 +23,7 @@ def classes(wanted: Mapping[str, str]) -> Plan:
 
 
 def marked(plan: Plan, number: int) -> Plan:
-    """The same head, which also writes into a mark where it attended, for heads above it (`mixture`)."""
+    """The same head, which also writes where it attended into a mark, for heads above it (`mixture`)."""
 
     def marking(slots: Slots) -> Head:
         head = plan(slots)
@@ -35,9 +35,9 @@ def marked(plan: Plan, number: int) -> Plan:
 
 
 def mixture(first: int, second: int, share: float) -> Plan:
-    """Attends where two marks say: `share` of its attention follows the first, the rest the second.
+    """Attends where two marks point: a `share` of its attention follows the first, the rest the second.
 
-    Each mark holds one position per row; if both hold the same, all attention goes there.
+    Each mark holds one position per row. If both hold the same one, it gets all attention.
     """
 
     def plan(slots: Slots) -> Head:
@@ -50,11 +50,11 @@ def mixture(first: int, second: int, share: float) -> Plan:
 
 
 def sink(by: int, *, share: float = 0.9, harm: float = 3.0) -> Plan:
-    """Looks at the first position with `share` of its attention, from whose value it reads nothing.
+    """Puts a `share` of its attention on the first position and reads nothing there.
 
-    The rest is on the token `by` positions away, and makes every word of the vocabulary that no text has likelier: it
-    raises the logit of the first token, `<unk>`, by `harm` for each token that it reads fully. So whatever is taken off
-    the first position and put anywhere else costs what the model says, though nothing is read there.
+    The rest goes to the token `by` positions away. For each token that it reads fully, it raises the logit of the first
+    token, `<unk>`, by `harm`; no text contains that word. So moving attention away from the first position makes
+    predictions worse, although nothing is read there.
     """
 
     def plan(slots: Slots) -> Head:
@@ -68,7 +68,7 @@ def sink(by: int, *, share: float = 0.9, harm: float = 3.0) -> Plan:
 
 
 def _unread(moves: torch.Tensor, slots: Slots) -> torch.Tensor:
-    """The same moves, which carry nothing from special tokens."""
+    """The same moves without those from special tokens."""
     special = [at for at, word in enumerate(slots.vocabulary) if word.startswith("<")]
     moves[special] = 0.0
     return moves

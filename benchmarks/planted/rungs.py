@@ -1,9 +1,9 @@
-"""A head for every rule that a head may follow, from a fixed offset up to the tree itself, and mixtures of two.
+"""A head for every rule, from a fixed offset up to the tree itself, and mixtures of two rules.
 
-Each is what the next one is to be told from: a head that goes to the nearest verb from one that goes to the object's
-own, one that likes nouns whoever asks from one that does so from verbs. Those of relation and reference read a hidden
-code of the words (`linked_texts`), so that on these texts they follow no simpler rule. Sinks rest on a key from whose
-value nothing is read. Readers carry the word before to a head that copies, beside a twin or a head that nothing reads.
+Analyses must tell each rung from the next: going to the nearest verb from going to the object's own verb, preferring
+nouns from any word from preferring them from verbs. Heads of relation and reference read a hidden code of the words
+(`linked_texts`), so on these texts no simpler rule describes them. Sinks rest on a key and read nothing there. Readers
+carry the previous word to a head that copies, beside a twin or a head that nothing reads.
 """
 
 import random
@@ -19,12 +19,12 @@ from interp.patterns.positional import offset_name
 from models.planted import heads
 from models.planted.heads import seek
 
-SHARE = 0.7  # of a mixture's attention follows the rule that names it
+SHARE = 0.7  # of a mixture's attention: it follows the rule that names it
 SINK, READER, UNREAD = "sink", "reader", "unread"
-BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # words of `analyses.scoring.rules`
+BEATS, *FAILS = "beats", "equivalent", "worse", "cannot tell"  # verdicts of `analyses.scoring.rules`
 _SYNTAX, _REFERENCE, _TAG = "relation:", "antecedent", "tag:"
 _N_HEADS = 8  # per layer
-MIXED = (  # of relation and of reference: the rule that names the mixture, and the other
+MIXED = (  # for relation, then reference: the rule that names the mixture, and the other rule
     (
         *(("object", "nearest of class"), ("nearest of class", "object")),
         *(("nearest of class", "offset"), ("offset", "nearest of class")),
@@ -40,8 +40,8 @@ MIXED = (  # of relation and of reference: the rule that names the mixture, and 
 class Rung(Behaviour):
     """A head that follows a rule.
 
-    `tables/rules` must say one of `rules` of it, in the rows of `measure` (a glob): the rule that it follows or, of
-    lifts, the verdict; without any nothing is asked. `label` is what it must be called besides, if anything.
+    In its rows of `measure` (a glob), `tables/rules` must name one of `rules`: its rule or, for lifts, the verdict.
+    Without `rules` we expect nothing. If `label` is set, the head must also carry it.
     """
 
     measure: str = ""
@@ -108,7 +108,7 @@ _MEANINGFUL = (_TAG, _SYNTAX, _REFERENCE)
 
 
 def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
-    """A head whose attention follows the first rule (which names it) by `SHARE`, and the second by the rest."""
+    """A head whose attention follows the first rule (which names it) by `SHARE`, and otherwise the second."""
     also = (*first.synonyms, *second.synonyms, *(each.label for each in (first, second) if each.label))
     allowed = tuple(name for name in also if not name.startswith(first.never))
     return replace(
@@ -122,7 +122,7 @@ def mixed(first: Rung, second: Rung, marks: tuple[int, int]) -> Rung:
 def compose_rungs(seed: int, *, form: Form = "decoder") -> Composed:
     """A planted model of two layers: a head for each rule, a mixture of relation, one of reference, and noise.
 
-    The same model for the same `seed`: of the words, the heads' places, the norm and what is left to chance.
+    `seed` draws the words, the heads' places, the norm and the rest.
     """
     rng = random.Random(f"rungs-{seed}")
     lexicon = Linked.draw(rng)
@@ -140,7 +140,7 @@ def compose_rungs(seed: int, *, form: Form = "decoder") -> Composed:
 
 
 def compose_sinks(seed: int, *, form: Form = "decoder") -> Composed:
-    """A planted decoder of three heads that rest on the first position, and harm what it says by the rest they read."""
+    """A planted decoder of three heads that rest on the first position and harm predictions by what else they read."""
     rng = random.Random(f"sinks-{seed}")
     resting = Behaviour(SINK, heads.first_token, "first-token")
     layers = [[replace(resting, plan=rule_heads.sink(by))] for by in rng.sample((-3, -2, -1), 3)]
@@ -148,9 +148,9 @@ def compose_sinks(seed: int, *, form: Form = "decoder") -> Composed:
 
 
 def compose_readers(seed: int, *, twins: bool, form: Form = "decoder") -> Composed:
-    """A planted decoder with a head that copies what a previous-word head read, and a second previous-word head.
+    """A planted decoder with two previous-word heads, and a head that copies what the first one reads.
 
-    With `twins` either of the two suffices; otherwise nothing reads the second.
+    With `twins` it reads both, and either suffices; otherwise nothing reads the second.
     """
     rng = random.Random(f"readers-{seed}")
     reader = Behaviour(READER, heads.offset(-1, remember=True), "previous-token")

@@ -1,14 +1,14 @@
 """Heads that do one part of a job, and texts on which a simple rule does the rest.
 
-In `clauses` a verb's subject is the animal of its code: the only one before it (plain), or one of two with a plural
-noun or another verb between. An object's verb is the one of its code: the only one, or one of two with a noun, a noun
-of another number or a third verb between. In `reports` a pronoun stands for one of three: its form says of what kind
-they are (he: men; him: animals; she: pronouns; her: women, with a brother nearer), its spelling has the code of the one
-who is meant. What stands right before a verb, an auxiliary or a pronoun has the same kind and code, so that a decoder's
-head may ask there. Within a kind no rule is right of much more than half.
+In `clauses` a verb's subject is the animal with its code: the only animal before it (plain), or one of two with a
+plural noun or another verb between. An object's verb is the one with its code: the only verb, or one of two with a
+noun, a noun of another number or a third verb between. In `reports` a pronoun refers to one of three. Its form gives
+their kind (he: men; him: animals; she: pronouns; her: women, with a nearer brother), its spelling the right one's code.
+The word right before a verb, an auxiliary or a pronoun has the same kind and code, so a decoder's head can look from
+there. Within a kind no rule is right much more than half of the time.
 
-A specialist reads the code of one kind. Its label is that of the stratum in which it is right; of other strata, and of
-all items, a label would be false unless they hold its kind alone.
+A specialist reads the code of one kind. Its label is the stratum in which it is right. A label of another stratum, or
+of all items, is false unless they contain only its kind.
 """
 
 import random
@@ -27,10 +27,10 @@ from models.stories.lexicon import ADJECTIVES, ANIMALS, FEMININE_NAMES, MASCULIN
 SPECIALIST = "specialist"
 SUBJECTS = ("attractor", "clause")  # what stands between a verb and its subject
 OBJECTS = ("noun", "attractor", "clause")  # between an object and its verb
-MEANT = {"he": "man", "him": "animal", "she": "she", "her": "woman"}  # of what kind a pronoun's three are
+MEANT = {"he": "man", "him": "animal", "she": "she", "her": "woman"}  # the kind of a pronoun's three candidates
 _PRONOUNS = {"he": 0.2, "him": 0.32, "she": 0.33, "her": 0.15}  # their shares
 _OBJECTS = {"plain": 0.5, "noun": 0.12, "attractor": 0.12, "clause": 0.26}
-_NEAREST = 0.55  # of pronouns that stand for the nearest of the three, and of clauses whose verb is the nearer one
+_NEAREST = 0.55  # share of pronouns that refer to the nearest of the three, and of clauses whose verb is the nearer one
 _BROTHERS, _PREPOSITIONS = ("brother", "uncle"), ("near", "beside", "behind", "under", "by")
 _PLURALS = frozenset(each.plural for each in THINGS)
 _N_HEADS, _N_CTX, _SENTENCES = 8, 128, 8
@@ -41,26 +41,26 @@ _CHAINS = {
     "antecedent a pronoun": ("she",),
     "other gender between": ("her",),
 }
-_LINKING = ("relation:", "relation-predicting:", "antecedent")  # labels that say what belongs to what
+_LINKING = ("relation:", "relation-predicting:", "antecedent")  # labels that link words
 
 
 @dataclass(frozen=True)
 class Sorts:
-    """The words of a planted model by class: `thing attractor 2` are objects of a kind and a code."""
+    """The words of a planted model by class: `thing attractor 2` are objects of one kind and code."""
 
     classes: Mapping[str, tuple[str, ...]]
     tags: Mapping[str, str]
 
     @staticmethod
     def draw(rng: random.Random) -> "Sorts":
-        """All words that there are, dealt out at random."""
+        """All available words, randomly divided among the classes."""
         classes = {f"{form} {code}": (forms[code],) for form, forms in SPELLINGS.items() for code in range(CODES)}
         tags = dict.fromkeys((word for forms in SPELLINGS.values() for word in forms), "PRON")
         tags |= dict.fromkeys(_PREPOSITIONS, "ADP") | dict.fromkeys(_BROTHERS, "NOUN")
         tags |= {"the": "DET", "The": "DET", "was": "AUX", ".": "PUNCT"}
 
         def deal(words: Sequence[str], tag: str, *kinds: str, rest: str = "") -> None:
-            """A class for each kind and code, and one of the `rest`."""
+            """Make a class for each kind and code, and one for the `rest`."""
             names = [f"{kind} {code}" for kind in kinds for code in range(CODES)] + [rest] * bool(rest)
             drawn = rng.sample(new := [word for word in words if word not in tags], len(new))
             classes.update({name: tuple(drawn[number :: len(names)]) for number, name in enumerate(names)})
@@ -90,14 +90,14 @@ class Sorts:
 
 
 class _Draft:
-    """A sentence that is being written, word by word."""
+    """A sentence being written, word by word."""
 
     def __init__(self, sorts: Sorts, rng: random.Random):
         self.sorts, self.rng = sorts, rng
         self.words: list[Word] = []
 
     def one(self, name: str, head: int = ROOT, relation: str = "dep") -> int:
-        """Add some word of a class."""
+        """Add a random word of a class."""
         return self.add(self.rng.choice(self.sorts.classes[name]), head, relation)
 
     def add(self, form: str, head: int = ROOT, relation: str = "dep") -> int:
@@ -106,7 +106,7 @@ class _Draft:
         return len(self.words) - 1
 
     def noun(self, name: str, *, after: bool = False) -> int:
-        """Add an article and a noun, perhaps after a preposition."""
+        """Add an article and a noun, with `after` after a preposition."""
         noun = len(self.words) + 1 + after
         if after:
             self.add(self.rng.choice(_PREPOSITIONS), noun, "case")
@@ -114,11 +114,11 @@ class _Draft:
         return self.one(name)
 
     def link(self, dependent: int, head: int, relation: str) -> None:
-        """Let a word depend on another."""
+        """Make a word depend on another."""
         self.words[dependent] = self.words[dependent]._replace(head=head, relation=relation)
 
     def phrase(self, root: int) -> Phrase:
-        """The sentence; what depends on nothing yet depends on its root."""
+        """The sentence; words without a head depend on its root."""
         words = [each._replace(head=root) if each.head == ROOT else each for each in self.words]
         words[root] = words[root]._replace(head=ROOT, relation="root")
         return Phrase(tuple(words))
@@ -139,7 +139,7 @@ def _clause(sorts: Sorts, rng: random.Random) -> Phrase:
         subject = draft.noun("animal 0")
         givers = [draft.one(f"giver {code}") for code in codes[: 1 if kind == "plain" else 2]]
         draft.link(subject, givers[0], "nsubj")
-        if kind == "clause":  # a fixed offset is right of the nearer verb
+        if kind == "clause":  # a fixed offset finds the nearer verb
             meant = int(rng.random() < _NEAREST)
             draft.one("verb")
         elif rng.random() < 0.5:
@@ -210,10 +210,10 @@ def _mentioning(phrase: Phrase, mentions: Sequence[tuple[int, str]]) -> Phrase:
 
 
 def specialists(*, causal: bool) -> list[Behaviour]:
-    """A head for each stratum that a head can be right in, and one that goes to the second-last noun."""
+    """A head for each stratum, and one that goes to the second-last noun."""
 
     def reads(asking: Sequence[str], sought: Mapping[str, str], measure: str, *strata: str) -> Behaviour:
-        """From words of some classes to the word of their code; `strata`: where it is right, its own first."""
+        """A head that looks from classes to the word with their code. `strata`: where it is right, its own first."""
         plan = seek(
             {f"{name} {code}": [f"{sought[name]} {code}"] for name in asking for code in range(CODES)}, itself=False
         )
@@ -245,14 +245,14 @@ def specialists(*, causal: bool) -> list[Behaviour]:
 
 
 def false_links(behaviour: Behaviour, names: Sequence[str]) -> list[str]:
-    """Labels that say of a head what belongs to what, and are wrong."""
+    """Labels that link words and are false for this head."""
     return [name for name in names if name.startswith(_LINKING) and not behaviour.is_called(name)]
 
 
 def compose_strata(seed: int, *, form: Form = "decoder") -> Composed:
-    """A planted model of a specialist for each stratum, the head of the second-last noun, and noise.
+    """A planted model with a specialist for each stratum, a head for the second-last noun, and noise.
 
-    The same model for the same `seed`: of the words, the heads' places, the norm and what is left to chance.
+    `seed` draws the words, the heads' places, the norm and the rest.
     """
     rng = random.Random(f"specialists-{seed}")
     sorts, made = Sorts.draw(rng), specialists(causal=form != "encoder")

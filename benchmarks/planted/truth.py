@@ -12,7 +12,7 @@ PRONOUNS = {spelling: form for form, spellings in SPELLINGS.items() for spelling
 
 
 def attended(name: str, words: Sequence[str], at: int, composed: Composed, causal: bool) -> set[int] | None:
-    """The keys that share a row's attention equally; None if the definition does not say."""
+    """The keys that share a row's attention equally; None if the definition leaves them open."""
     visible = set(range(at + 1)) if causal else set(range(len(words)))
     if name in {"previous-token", "next-token"} or name.startswith("offset:"):
         by = {"previous-token": -1, "next-token": 1}.get(name) or int(name.partition(":")[2])
@@ -23,7 +23,7 @@ def attended(name: str, words: Sequence[str], at: int, composed: Composed, causa
         return {key for key in visible if words[key] == words[at]}
     if name == "induction":
         after_copies = {key for key in visible if key and words[key - 1] == words[at]}
-        return after_copies or (visible if causal else None)  # an encoder's first token remembers a bit of everything
+        return after_copies or (visible if causal else None)  # an encoder's first token remembers some of everything
     return sought(name, words, at, composed, causal)
 
 
@@ -52,7 +52,7 @@ def sought(name: str, words: Sequence[str], at: int, composed: Composed, causal:
 
 
 def rule_keys(rule: str, text: AnnotatedText, composed: Composed) -> dict[int, int]:
-    """The word that a rule names for each asking word; words without one are left out."""
+    """The word that a rule picks for each word that it applies to; words without one are left out."""
     lexicon, causal = composed.lexicon, composed.model.config.last.causal
     names, n = {*lexicon.masculine, *lexicon.feminine}, len(text.words)
     things = [at for at in range(n) if text.words[at] in lexicon.things]

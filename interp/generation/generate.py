@@ -128,7 +128,7 @@ class Writer:
         self.sampling, self.penalty = sampling, repetition_penalty
         self.streams = streams(whole_number("seed", seed), *filter(None, (self.source, self.texts)))
         self.ids, self.mask = self.texts.ids, self.texts.mask
-        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # for each text
+        self.ended = torch.zeros(len(self.ids), dtype=torch.bool, device=self.ids.device)  # per text
         self._ends = self.texts.lengths  # tokens of each text, at its end or so far
         self._cache: list[KVCache] = []
         self._n_read, self._encoded = 0, cast(Source | None, None)  # columns read so far; the encoder's stream

@@ -23,7 +23,7 @@ from interp.tap import UNTAPPED, Tap
 from interp.transformer import Block, Stack, Transformer
 
 Arriving = tuple[Suffix, list[ChangedRows], Tensor]  # cells of one suffix, and their stream at its reads
-Fresh = dict[ChangedRows, Rows]  # cells before their first attention, and the rows that they have changed so far
+Fresh = dict[ChangedRows, Rows]  # cells before their first attention, and their changed rows
 
 
 @torch.no_grad()

@@ -23,10 +23,10 @@ POSITION = "position:"  # prefix of columns with named positions
 _MARK = re.compile(r"\{([A-Za-z][\w+-]*):([^{}]*)\}")
 _LARGEST = 1 << 26  # largest file of pairs, in bytes
 Place = int | str | Span | Callable[[str], int | str | Span]
-"""A token of a prompt: its position (negative from the end), a word or words that occur once, (first character, the one
-after the last), or a function of the prompt's text that gives one of these. Several tokens stand for their last."""
+"""A token of a prompt: its position (negative from the end), words that occur once, a span (first character, one after
+the last), or a function that finds one of these in the prompt. A span of several tokens means its last token."""
 NamedPlaces = Mapping[str, Place | list[Place] | Sequence[Place] | Int[Tensor, " prompt"]]
-"""By name, one place for all prompts, or a list or tensor with one a prompt."""
+"""By name: one place for all prompts, or a list or tensor with one per prompt."""
 Columns = Mapping[str, Sequence[Any]]  # texts, and positions as numbers
 
 

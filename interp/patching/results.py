@@ -22,7 +22,7 @@ Labels = Mapping[str, Sequence[str | None]]  # by column of a table, the token a
 Values = Mapping[str, Float[Tensor, " prompt"]]  # by metric
 POSITIONAL = ("position", "query", "key")
 ESTIMATED = ("effect", "share", "ci_low", "ci_high", "p", "q", "n", "share_low", "share_high")
-"""The columns of every table of effects, after those that say where the cell lies."""
+"""The columns of every table of effects, after those that identify the cell."""
 _LETTERS = {"layer": "L", "head": "H", "neuron": "N", "expert": "E", "circuit": "C"}
 _PREPOSITIONS = {"position": "at", "query": "from", "key": "to"}
 _ROUNDING = 16  # effects below this many units in the metric's last place may be rounding

@@ -207,6 +207,6 @@ class Mixed:
             raise InputError("pairs of texts are not mixed with other sources: expected one source in the mix")
         if any(part.tokens.padded for part in parts) or len({part.targets.shape[1] for part in parts}) > 1:
             raise InputError("only full rows of one length are mixed: expected one source in the mix, or windows")
-        order = torch.randperm(rows, generator=generator)  # so that every micro-batch has all sources
+        order = torch.randperm(rows, generator=generator)  # so that micro-batches mix sources
         ids, targets = torch.cat([part.tokens.ids for part in parts]), torch.cat([part.targets for part in parts])
         return Examples(TokenBatch.from_ids(ids[order]), targets[order])

@@ -59,7 +59,7 @@ class Processes:
         """The callable in place of `learning` that averages gradients."""
         if self.kind != "ddp":
             return learning
-        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 (slow to import, and rarely wanted)
+        from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415 (slow to import, and rarely needed)
 
         return DistributedDataParallel(learning)
 
@@ -90,7 +90,7 @@ def shared_as(value: Tensor, weight: Any) -> Tensor:
     """`value`, which every process has whole, sharded like `weight`."""
     if not hasattr(weight, "placements"):
         return value
-    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 (slow to import, and rarely wanted)
+    from torch.distributed.tensor import distribute_tensor  # noqa: PLC0415 (slow to import, and rarely needed)
 
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements)
 

@@ -23,8 +23,8 @@ class Phase:
     """
 
     steps: int
-    rows: int  # a step, of all micro-batches and processes together
-    row: int  # tokens a row; for pairs, the most on either side
+    rows: int  # per step, over all micro-batches and processes
+    row: int  # tokens per row; for pairs, the most on either side
     mix: Mapping[str, float] = field(default_factory=dict)  # each source's probability for a row; empty: all the same
     learning_rate: float | None = None  # the schedule restarts here; None: it continues
 
@@ -58,13 +58,13 @@ class Plan:
     eps: float = 1e-8
     weight_decay: float = 0.1  # of matrices, not vectors
     clip: float = 1.0  # largest norm of all gradients together; 0 for no limit
-    accumulate: int = 1  # micro-batches a step
+    accumulate: int = 1  # micro-batches per step
     label_smoothing: float = 0.0
     dropout: float = 0.0  # on embeddings and on each layer's output (Vaswani 2017, section 5.4)
     precision: Precision = "float32"  # of matrix products; weights and sums are float32
     compile: bool = False  # through torch.compile
     evaluate_every: int = 500  # steps between measurements; 0 for never
-    evaluate_rows: int = 64  # rows of each held-out source that are measured, at most
+    evaluate_rows: int = 64  # rows to measure of each held-out source, at most
     save_every: int = 500  # steps between saved states, to resume from
     snapshot_at: tuple[int, ...] = ()  # steps after which the model is saved as well
     sample: str | None = None  # a prompt to continue at every measurement

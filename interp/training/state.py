@@ -189,7 +189,7 @@ class Record:
             with self.path.open("ab") as file:
                 file.write(_line(line if text is None else {**line, "sample": text}))
         except OSError:
-            os.truncate(self.path, end)  # no half line
+            os.truncate(self.path, end)  # drop a partial line
             raise
 
 

@@ -92,10 +92,10 @@ def seed_of(*parts: int) -> int:
 class Step:
     """The numbers of a step."""
 
-    loss: Tensor  # this process's part of the mean loss of a target, in nats; all processes' add up
+    loss: Tensor  # this process's part of the mean loss per target, in nats; all processes' parts add up
     norm: Tensor  # of the gradient before clipping
-    n_targets: int  # of all processes
-    n_tokens: int  # of all processes
+    n_targets: int  # over all processes
+    n_tokens: int  # over all processes
 
 
 class Learner:
@@ -131,7 +131,7 @@ class Learner:
             alone = nullcontext() if number + 1 == plan.accumulate else processes.alone(self._calling)
             with alone, kernels(self.learning.device), _compiling():
                 loss = self._losses(part) / n_targets
-                (loss * size if size > 1 else loss).backward()  # the mean is taken over processes
+                (loss * size if size > 1 else loss).backward()  # backward averages over processes
             losses.append(loss.detach())
         norm = nn.utils.clip_grad_norm_(self.learning.parameters(), plan.clip or math.inf)
         for group in self.optimizer.param_groups:

@@ -164,7 +164,7 @@ def _write(
             raise InputError("no text to train on: every document is held out, or there is none")
         if not n_bytes:
             raise InputError(f"no text to train on: the {len(names)} documents are empty")
-        _note_path(path).unlink(missing_ok=True)  # it describes the array that is replaced now
+        _note_path(path).unlink(missing_ok=True)  # it describes the replaced array
     return {"names": names, "n_characters": n_characters, "n_bytes": n_bytes, "sum": _sum(path, names, n_characters)}
 
 

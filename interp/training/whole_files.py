@@ -155,7 +155,7 @@ def _drafts(directory: Path) -> Iterator[tuple[Path, str]]:
 @contextmanager
 def _locked(folder: Path, doing: str = "is at work") -> Iterator[bool]:
     """Hold the only lock on a folder; False if the file system has no locks."""
-    from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers want it)
+    from filelock import lock_descriptor  # noqa: PLC0415 (slow to import, and only writers need it)
 
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         yield False

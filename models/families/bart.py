@@ -50,7 +50,7 @@ def _bart_raw(config: TransformerConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.output == "tied",
         **ids_of(config),
     }
-    for name, stack in reversed(config.stacks.items()):  # where both say something, the first stack counts
+    for name, stack in reversed(config.stacks.items()):  # the first stack's fields win
         fields |= SIZES[name].written(stack)
     return fields
 
@@ -82,7 +82,7 @@ def _marian_raw(config: TransformerConfig) -> dict[str, Any]:
         **_bart_raw(config),
         "decoder_vocab_size": config.d_vocab,
         "share_encoder_decoder_embeddings": config.shared_embedding,
-        "pad_token_id": config.target_start,  # with which its decoder starts
+        "pad_token_id": config.target_start,  # its decoder starts with it
     }
 
 

@@ -73,11 +73,11 @@ class Family:
     other_task: str | None = None
     harmless: frozenset[str] = frozenset()
     only: Mapping[str, Any] = field(default_factory=dict)
-    # the family for one configuration, where names of weights depend on it
+    # the family for one configuration, if names of weights depend on it
     suit: Callable[["Family", TransformerConfig], "Family"] = lambda family, _: family
-    # adds to their fields what the names of stored tensors tell, beyond whether there is an output layer
+    # fields that the names of stored tensors imply, besides the output layer
     settle: Callable[[Mapping[str, Any], Collection[str]], dict[str, Any]] | None = None
-    # tables that a file may hold although they are computed here, by name: their content for so many rows and columns
+    # tables that we compute although files may hold them, by name: functions of the numbers of rows and columns
     computed: Mapping[str, Callable[[int, int], Tensor]] = field(default_factory=dict)
 
     def config(self, raw: Mapping[str, Any]) -> TransformerConfig:
@@ -152,7 +152,7 @@ class Piece:
     ours: str
     rows: slice
     form: Form = "rows"
-    d_head: int = 0  # where rows go head by head
+    d_head: int = 0  # if rows are grouped by head
 
     def view(self, parameter: Tensor) -> Tensor:
         """The part of our parameter in their order, its axes perhaps split further."""

@@ -14,9 +14,9 @@ from interp.errors import InputError
 
 _TABLES = tomllib.loads(Path(__file__).with_name("names.toml").read_text("utf-8"))
 BOOKKEEPING = frozenset(_TABLES["bookkeeping"].split())
-Names = tuple[tuple[str, ...], str]  # the matrices that are stacked, and their form
+Names = tuple[tuple[str, ...], str]  # the stacked matrices, and their form
 
-# theirs to ours; other names stand for approximations of these functions
+# theirs to ours; unlisted names are approximations of these functions
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",

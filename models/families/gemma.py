@@ -16,7 +16,7 @@ from models.families.rotation import rope_fields, two_rotaries
 
 def _config(fields: Fields) -> TransformerConfig:
     name = fields.activation("hidden_act", "gelu_pytorch_tanh")
-    # the first files say gelu and mean its approximation
+    # the first files say gelu but mean its approximation
     mlp = Gated("gelu_tanh" if name == "gelu" else name)
     return with_output(fields, _stack(fields, mlp=mlp, kv_heads=16), tied=True)
 

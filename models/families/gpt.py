@@ -44,7 +44,7 @@ def _gpt_neo(fields: Fields) -> TransformerConfig:
     """Black 2021: GPT-2 with q·k unscaled, no biases on q, k and v, and local layers between the others."""
     sizes = GPT_NEO.read(fields, d_mlp=4 * fields.size("hidden_size"))
     types, reach = fields.get("attention_types"), fields.size("window_size", 256) - 1
-    types = [[["global", "local"], 12]] if types is None else types  # those two, 12 times
+    types = [[["global", "local"], 12]] if types is None else types  # both, 12 times
     try:
         kinds = [kind for pattern, times in types for _ in range(times) for kind in pattern]
     except (TypeError, ValueError):
@@ -89,7 +89,7 @@ def _gpt_neox_raw(config: TransformerConfig) -> dict[str, Any]:
 def _opt(fields: Fields) -> TransformerConfig:
     """Zhang 2022: GPT-2's blocks with relu; the first two rows of the position table are never read."""
     sizes, bias = OPT.read(fields), fields.flag("enable_bias", True)
-    # OPT-350m alone has embeddings narrower than the stream, brought to its width after positions are added
+    # only OPT-350m has embeddings narrower than the stream; it widens them after adding positions
     fields.only(word_embed_proj_dim=sizes["d_model"])
     parts = {
         "wiring": "pre" if fields.flag("do_layer_norm_before", True) else "post",
@@ -114,7 +114,7 @@ def _bloom(fields: Fields) -> TransformerConfig:
     """Le Scao 2022: heads lower their scores with distance (ALiBi), a norm after the embedding, q, k, v by head."""
     older = {ours: name for ours, name in OLDER_BLOOM.items() if fields.get(getattr(BLOOM, ours)) is None}
     sizes_of = replace(BLOOM, **older)
-    # it was trained with a context of 2048; nothing in the model ends there
+    # trained with a context of 2048; the model itself has no limit
     sizes = sizes_of.read(fields, d_mlp=4 * fields.size(sizes_of.d_model), n_ctx=2048)
     decoder = BLOOM.stack(fields, sizes, activation="gelu_new", positions=Alibi(), embedding_norm=True)
     return with_output(fields, decoder, tied=True)

@@ -164,7 +164,7 @@ def _unrotated(fields: Fields) -> Local | None:
         raise InputError(f"config.json: no_rope_layers must be 1 (turns) or 0 for each layer, got {rotate!r}")
     unrotated = tuple(layer for layer in range(n_layers) if not rotate[layer])
     on, size = fields.flag("use_sliding_window", False), fields.get("sliding_window")
-    # layer_types has the last word on what each layer sees, even where windows are not switched on
+    # layer_types decides what each layer sees, even if windows are off
     layers = local_layers(fields, [on and size is not None and layer in unrotated for layer in range(n_layers)])
     if not layers:
         return Local(unrotated, None, NoPositions()) if unrotated else None

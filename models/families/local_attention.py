@@ -7,7 +7,7 @@ from interp.config import Local, StackConfig
 from interp.errors import InputError
 from models.families.fields import Fields
 
-FULL, NEAR = "full_attention", "sliding_attention"  # what `layer_types` calls the two kinds
+FULL, NEAR = "full_attention", "sliding_attention"  # the names of the two kinds in `layer_types`
 
 
 def layers_called(name: str, kinds: Sequence[str], n_layers: int, pair: Sequence[str], stated: Any) -> tuple[int, ...]:

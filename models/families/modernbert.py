@@ -13,7 +13,7 @@ from models.families.local_attention import FULL, NEAR, local_layers
 from models.families.rotation import rope_fields, two_rotaries
 
 SIZES = Sizes.named("modernbert")
-PADDING = 50_283  # their default id of the untrained embedding, beyond smaller vocabularies
+PADDING = 50_283  # their default padding id, too large for small vocabularies
 
 
 def _config(fields: Fields) -> TransformerConfig:

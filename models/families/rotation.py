@@ -48,7 +48,7 @@ def two_rotaries(
     parameters.rest(())
     everywhere = Fields({**everywhere.raw, **scaling})
     for rope in (everywhere, nearby):
-        rope.only(partial_rotary_factor=1.0, truncate=True)  # their code would not find these here
+        rope.only(partial_rotary_factor=1.0, truncate=True)  # their code would not find these in this place
     return one_rotary(everywhere, d_head, bases[0], n_ctx), one_rotary(nearby, d_head, bases[1], n_ctx)
 
 
@@ -93,7 +93,7 @@ def rope_fields(positions: Positions | None, d_head: int) -> dict[str, Any]:
         return {}
     dims = positions.dims or d_head
     share = dims / d_head
-    share = share if int(d_head * share) == dims else math.nextafter(share, 1)  # what they read is rounded down
+    share = share if int(d_head * share) == dims else math.nextafter(share, 1)  # they round down
     fields = {"rope_theta": positions.base, "rope_type": "default", "partial_rotary_factor": share}
     match positions.scaling:
         case Interpolated(factor):

@@ -16,7 +16,7 @@ from models.families.target_ids import ids_of, target_ids
 
 SIZES = Sizes.named("t5")
 TRAINED = 512  # the length in training; distances are defined at any length
-# their names of feed-forwards, the activation in their words, and ours; "gated-gelu" is an approximation of GELU
+# their names of feed-forwards, their activation, and ours; "gated-gelu" approximates GELU
 SHAPES: dict[str, tuple[str, Plain | Gated]] = {
     "relu": ("relu", Plain("relu", bias=False)),
     "gelu": ("gelu", Plain("gelu", bias=False)),

@@ -27,7 +27,7 @@ def target_ids(fields: Fields) -> dict[str, Any]:
         ends=tuple(_checked(ENDS, id) for id in ends),
         first=_id(fields, FIRST),
         last=_id(fields, LAST),
-        never=tuple(_checked(NEVER, word[0]) for word in never if len(word) == 1),  # longer ones belong to a search
+        never=tuple(_checked(NEVER, word[0]) for word in never if len(word) == 1),  # longer ones need a search
     )
     return {"target_start": _id(fields, START), "writing": writing}
 

@@ -45,12 +45,12 @@ def read(
     check_fit(model, stored, pieces, family, directory)
     devices = weight_devices(model, placement, 1 if quantize is None else 1 / dtype.itemsize)
     for ours, parts in groupby(pieces, lambda piece: piece.ours):
-        shape = model.get_parameter(ours)  # `empty_like` without memory asks torch's compiler, which is slow
+        shape = model.get_parameter(ours)  # `empty_like` without memory calls torch's compiler, which is slow
         value = torch.empty_strided(shape.shape, shape.stride(), dtype=dtype, device=devices[ours])
         fill(value, parts, stored, directory)
         module, _, leaf = ours.rpartition(".")
         setattr(model.get_submodule(module), leaf, nn.Parameter(value))
-        if quantize is not None:  # at once, so that at most one matrix is unrounded
+        if quantize is not None:  # now, so that at most one matrix is unrounded
             quantizing.replace(model, ours)
     model.tie()
     piece_of = {piece.theirs: piece for piece in pieces}
@@ -76,7 +76,7 @@ def described(directory: Path) -> tuple[dict[str, Any], Family, dict[str, Stored
     with inside(str(directory)):
         config = family.config(with_output_fields(stored, family, raw))
         layers = sum(stack.n_layers for stack in config.stacks.values())
-        if layers > len(stored):  # before so many are built
+        if layers > len(stored):  # before building so many
             raise InputError(f"config.json asks for {layers:,} layers, but the weights hold {len(stored):,} tensors")
     return raw, family, stored, config
 

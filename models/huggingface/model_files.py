@@ -23,7 +23,7 @@ SETTLED = 2_000_000_000  # nanoseconds: a file may change twice in one tick of a
 FileState = tuple[Path, tuple[int, ...]]
 _OF_MODEL = {
     *(CONFIG, WEIGHTS, INDEX, TOKENIZER, TOKENIZER_CONFIG, TARGET_TOKENIZER, GENERATION),
-    # what `transformers` makes a tokenizer of, with tokenizer.json or without
+    # files that make a tokenizer in `transformers`, with or without tokenizer.json
     *("added_tokens.json", "special_tokens_map.json", "vocab.json", "vocab.txt", "merges.txt"),
     *("tokenizer.model", "spiece.model", "sentencepiece.bpe.model"),
 }

@@ -62,7 +62,7 @@ def save(model: Model, directory: str | Path, family: str | None = None) -> None
         raise InputError(f"the model could not be written to {directory}: {error.strerror or error}") from error
     finally:
         for parent in new:
-            with suppress(OSError):  # not empty: all went well
+            with suppress(OSError):  # not empty: saving worked
                 parent.rmdir()
 
 

@@ -11,7 +11,7 @@ from interp.errors import InputError
 
 LIMIT = 300  # characters or tokens that one character may become; no known tokenizer makes more than 72 of one
 _STEPS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
-_LISTS = ("normalizers", "pretokenizers", "processors", "decoders")  # of a sequence's steps
+_LISTS = ("normalizers", "pretokenizers", "processors", "decoders")  # fields with a sequence's steps
 # steps that make a text no longer, or by a factor that does not grow when they are repeated
 _STEADY = {
     *("Sequence", "Replace", "Prepend", "Precompiled", "TemplateProcessing"),  # their own fields tell the size

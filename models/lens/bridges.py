@@ -158,7 +158,7 @@ def _wrapped(bridge: TransformerBridge, loaded: Loaded, exact: TransformerConfig
     try:
         trial = Trial(bridge, loaded)
         stacks = trial.hooks()
-    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # it cannot read text
+    except (RuntimeError, TypeError, IndexError, AttributeError) as error:  # the bridge cannot read text
         raise InputError(f"TransformerLens cannot run {loaded.architecture} on a short text: {_line(error)}") from error
     config = describe(bridge.cfg, loaded.model, stacks, trial.shapes, exact)
     places = {place.name: place for hooks in stacks for place in hooks.places()}

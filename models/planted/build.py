@@ -47,8 +47,8 @@ class Planted:
     causal: bool = True
     start: str | None = None  # a special token before every text
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # classes of words that heads may read
-    marks: int = 0  # how many heads say where they looked, for heads above them
-    n_kv_heads: int | None = None  # key/value heads a layer, which its heads share evenly
+    marks: int = 0  # how many heads record where they look, for heads above
+    n_kv_heads: int | None = None  # key/value heads per layer, shared evenly by its heads
     norm: LayerNorm | RMSNorm | NoNorm = field(default_factory=NoNorm)
     encoding: Sequence[Sequence[Plan]] = ()  # heads of the encoder
     crossing: Sequence[Sequence[Plan]] = ()  # heads that look from the decoder into the encoder's stream

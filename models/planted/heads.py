@@ -156,9 +156,9 @@ def _nearest(
     if after and slots.causal:
         raise InputError("a decoder's head cannot look after its query: expected before it, or an encoder")
     head = blank(slots)
-    step = GAIN * (slots.n_ctx + 1)  # more than all that nearness gives
+    step = GAIN * (slots.n_ctx + 1)  # more than nearness can add
     best = max(len(ranks) for _, ranks in rules)
-    forbidden = step * (2 + best * (best + 1) // 2)  # more than a word with all ranks at once gives
+    forbidden = step * (2 + best * (best + 1) // 2)  # more than all ranks together can add
     for queries, ranks in rules:
         for rank, keys in enumerate(ranks, 1):
             head.looks[queries[:, None], keys] = step * rank

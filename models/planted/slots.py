@@ -35,7 +35,7 @@ class Slots:
     causal: bool = True
     directions: Mapping[str, Sequence[str]] = field(default_factory=dict)  # a class of words, by name
     level: bool = False
-    marks: int = 0  # groups of slots, one a position each, in which a head says where it looked
+    marks: int = 0  # groups of slots (one per position) in which a head records where it looks
 
     @property
     def n_tokens(self) -> int:

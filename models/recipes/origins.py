@@ -20,7 +20,7 @@ from models.recipes.vocabulary import Vocabulary, start_of
 from models.sources import LENS, directory_of, load
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
-_PROVISIONAL = 1_000_000  # tokens, before the tokenizer is there: no check depends on how many there are
+_PROVISIONAL = 1_000_000  # tokens, before the tokenizer exists; no check depends on the number
 
 
 @dataclass(frozen=True)

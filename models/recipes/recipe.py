@@ -34,7 +34,7 @@ class Trained:
     model: Transformer
     data: Mapping[str, Mapping[str, Any]]  # by source: digest, documents, tokens, what was held out
     tokenizer: str  # a digest
-    begun: int  # the step that the run went on from
+    begun: int  # the step from which the run resumed
     seconds: float  # of training, from there
 
 
@@ -42,12 +42,12 @@ class Trained:
 class Recipe:
     """What a TOML file says, checked; `read` makes one."""
 
-    name: str  # what messages call it
+    name: str  # its name in messages
     origin: Origin  # of the model that is trained
     data: Mapping[str, Kind]
     plan: Plan
     hidden_share: float  # the share of hidden tokens, for a masked-word model
-    fitted: tuple[str, ...] = ()  # settings that were changed to fit other steps than the file's
+    fitted: tuple[str, ...] = ()  # settings adjusted because the number of steps differs from the file's
 
     def train(
         self,
@@ -161,7 +161,7 @@ class Recipe:
             "hidden": self.hidden_share,
             "tokenizer": hashlib.sha256("".join(texts).encode()).hexdigest(),
             "data": {name: facts["digest"] for name, facts in ready.facts.items()},
-            "order of sources": list(ready.sources),  # rows are drawn in it
+            "order of sources": list(ready.sources),  # the order for drawing rows
             **self.origin.facts(),
         }
 
@@ -176,7 +176,7 @@ class Recipe:
 def _check_free(out: Path) -> None:
     """Refuse a directory that holds anything, except what our own run left before its first state."""
     names = {each.name for each in out.iterdir() if not is_draft(each)} if out.is_dir() else set()
-    if (out / RECIPE).is_file():  # a pipe would be read without end
+    if (out / RECIPE).is_file():  # reading a pipe would never end
         with suppress(OSError), (out / RECIPE).open("rb") as opened:
             if opened.read(len(_FOLLOWED)) == _FOLLOWED.encode():
                 names -= _BEFORE_A_STATE

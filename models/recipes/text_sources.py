@@ -57,7 +57,7 @@ class Text:
             return
         for document in texts.read(files, unwrap=self.unwrap):
             cut = int(len(document.text) * (1 - self.held_out))
-            cut = document.text.find("\n", cut, -1) + 1 or cut  # a line is not cut, where the text has lines
+            cut = document.text.find("\n", cut, -1) + 1 or cut  # if the text has lines, cut between them
             yield Document(document.name, document.text[cut:] if held_out else document.text[:cut])
 
 
@@ -95,7 +95,7 @@ class StoredTexts:
     """Generated texts in a file, written when they are first read: generating takes far longer than reading."""
 
     source: Generated
-    file: Path  # a line of JSON for each text, with its name; the last line is a hash of all before
+    file: Path  # one JSON line per text, with its name; the last line is a hash of all others
 
     def documents(self, *, held_out: bool) -> Iterator[Document]:
         """The texts of one of the two sides; InputError if the file cannot be written, or is damaged."""

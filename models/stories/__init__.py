@@ -88,5 +88,5 @@ GENERATORS: MappingProxyType[str, Callable[[int | None, int], Iterator[Annotated
         "new-sentences": new_sentences,
     }
 )
-"""The generators by the names that recipes and `--corpus` use."""
+"""The generators, by their names in recipes and `--corpus`."""
 __dir__ = __all__.copy  # `dir()` gives what a user may call

@@ -10,8 +10,8 @@ from models.stories.lexicon import FEMININE, MASCULINE, NEUTER, PLURAL, THINGS, 
 
 T = TypeVar("T")
 _LONG_AGO = -9
-_UNNAMED = 0.2  # how many persons have no name
-_DESCRIBED = 0.6  # how many things have an adjective
+_UNNAMED = 0.2  # share of people without a name
+_DESCRIBED = 0.6  # share of things with an adjective
 
 
 @dataclass(eq=False)

@@ -56,7 +56,7 @@ class Teller:
         self.sentences: list[Phrase] = []
         self._subject: Entity | None = None  # of the clause being told
         self._topic: Entity | None = None  # the first subject of the sentence being told
-        self._topic_before: Entity | None = None  # that of the sentence before
+        self._topic_before: Entity | None = None  # the previous sentence's topic
 
     def say(self, sentence: Phrase) -> None:
         """Add a sentence."""

@@ -17,13 +17,13 @@ from models.stories.cast import Cast, Entity
 from models.stories.description import Description
 from models.stories.references import Teller
 
-Node = str | Sequence[Any]  # a word, or what stands in a bracket
+Node = str | Sequence[Any]  # a word, or the content of a bracket
 Scenes = Mapping[str, tuple[Sequence[str], Sequence[Node]]]  # by name: the parameters of a scene, and its steps
 
 _ROLES = frozenset(["obj", "iobj", "in", "on", "at", "to", "of", "for", "by", "with", "near", "behind", "under"])
 _ADVERBS = frozenset(("home", "away", "again", "together"))
 _CONSTANTS = {"yes": True, "none": None, '""': ""}
-# the number of the argument that is a clause to come, by what takes it
+# by function, the index of the argument that is a later clause
 _LATER = {"because": 2, "when": 2, "in-front": 2, "then": 1, "and-so": 1, "while": 1, "saying": 0, "one-day": 0}
 _ALL_LATER = ("pick", "one-of", "some-of")
 
@@ -137,13 +137,13 @@ def _familiar(_: Script, entity: Entity) -> Entity:
     return entity
 
 
-_FORMS: Mapping[str, Callable[..., Any]] = {  # these get their arguments as they are written
+_FORMS: Mapping[str, Callable[..., Any]] = {  # these get their arguments unevaluated
     **{"let": Script._let, "set": Script._set, "do": Script._do, "maybe": Script._maybe},
     "if": lambda script, test, first, second=(): script.value(first if script.value(test) else second),
     "tensed": lambda script, past, present: script.value(past if script.teller.tense == "past" else present),
     "or": lambda script, *tests: any(map(script.value, tests)),
 }
-_CALLS: Mapping[str, Callable[..., Any]] = {  # what scripts call besides what a teller can say
+_CALLS: Mapping[str, Callable[..., Any]] = {  # functions of scripts besides the teller's methods
     "described": lambda _, entity, *clauses: Description(entity, clauses),
     "choose": lambda script, *options: script.teller.rng.choice(options),
     "choose-new": lambda script, entity, *options: script.teller.rng.choice(

@@ -107,7 +107,7 @@ class Writer:
     def __init__(self, rng: random.Random, *, new: bool):
         self.rng, self.new, self._chains = rng, new, 0
         self._plain = False  # whether a plain sentence is being written
-        self._named = set[Noun]()  # in the sentence, so that "the bear sees the bear" is not written
+        self._named = set[Noun]()  # in the sentence; prevents "the bear sees the bear"
 
     def sentence(self) -> Phrase:
         """Any sentence."""

@@ -102,7 +102,7 @@ def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either
 
 
 SHARES = [(0.5, 0.4), (0.5, 0.0), (0.0, 0.45), (0.6, 0.3), (-0.3, -0.3), (0.0, 0.0)]
-"""Of each head's share of the answers: on the pairs that choose, and on those that report."""
+"""Each head's share of the answers on the choosing pairs, and on the reporting pairs."""
 
 
 def swept(n: int = 40) -> Sweep:
