@@ -35,12 +35,12 @@ def select(behaviours: Sequence[str | Behaviour] | None = None) -> dict[str, Beh
             raise InputError(f"no behaviour {item}: expected some of {', '.join(OURS)}")
         behaviour = OURS[item] if isinstance(item, str) else item
         if behaviour.name in by_name:
-            raise InputError(f"two behaviours are called {behaviour.name}: give each a name of its own")
+            raise InputError(f"two behaviours are called {behaviour.name}: give each its own name")
         by_name[behaviour.name] = behaviour
     names = Counter(measure.name for behaviour in by_name.values() for measure in behaviour.measures)
     users = [behaviour for name, behaviour in by_name.items() if behaviour is not OURS.get(name)]
     if twice := sorted({measure.name for each in users for measure in each.measures if names[measure.name] > 1}):
-        raise InputError(f"several measures are called {', '.join(twice)}: give each a name of its own")
+        raise InputError(f"several measures are called {', '.join(twice)}: give each its own name")
     return by_name
 
 

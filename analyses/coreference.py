@@ -303,7 +303,7 @@ def _task(
         raise InputError("this model has no tokenizer")
     rng, couples = random.Random(seed), people(tokenizer)
     if not couples:
-        raise InputError("no two of the people that it names have the same number of tokens")
+        raise InputError("no two of its names have the same number of tokens")
     rng.shuffle(couples)
     prompts = [prompt(number, couples[number % len(couples)], rng) for number in range(count or PAIRS)]
     prompts[1::2] = [

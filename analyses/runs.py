@@ -74,7 +74,7 @@ class RunFolder:
         path = self.folder / "tables" / f"{name}.parquet"
         try:
             if not path.is_file() or path.stat().st_size > LARGEST_WHOLE:
-                raise ValueError(f"it is no file of at most {LARGEST_WHOLE:,} bytes")
+                raise ValueError(f"it is not a file of at most {LARGEST_WHOLE:,} bytes")
             content = path.read_bytes()
             expected = (self.facts.get(SUMS) or {}).get(name)  # early runs have no checksums
             if expected not in (None, digest([content])):

@@ -81,7 +81,7 @@ def tokenizer_of(model: Transformer) -> Tokenizer:
     if model.tokenizer is None or model.output is None or [*model.config.stacks] != ["decoder"]:
         raise InputError("expected a decoder with a tokenizer and an output layer")
     if len(model.tokenizer.prefix) != 1:
-        raise InputError("expected a tokenizer that puts one token before a text: the first token is foretold from it")
+        raise InputError("expected a tokenizer that puts one token before a text, to predict the first token from")
     return model.tokenizer
 
 

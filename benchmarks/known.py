@@ -179,8 +179,8 @@ def check_shape(model: Model, name: str) -> None:
     expected = [f"{size} {field}" for field, size in _SHAPE.items()]
     if got != expected or not stacks[0].causal:
         raise InputError(
-            f"{name} has not GPT-2 small's shape (expected a decoder with {', '.join(expected)}, got "
-            f"{', '.join(got)}): say with --heads FILE which heads are known of it"
+            f"{name} does not have GPT-2 small's shape (expected a decoder with {', '.join(expected)}, got "
+            f"{', '.join(got)}): list its known heads with --heads FILE"
         )
 
 

@@ -140,7 +140,7 @@ def table(rows: list[dict[str, object]]) -> str:
 def main() -> None:
     parser = arguments(__doc__, quick="a model of 90 million parameters", smallest="a model of a single narrow layer")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--directory", type=Path, help="keep the model here, and use it where it is there already")
+    parser.add_argument("--directory", type=Path, help="keep the model here, and reuse it")
     options = parser.parse_args()
     fields = TINY if options.smallest else QUICK if options.quick else LLAMA_1B
     from transformers import AutoModelForCausalLM

@@ -172,7 +172,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--corpora", nargs="+", default=CORPORA)
     parser.add_argument("--plants", type=int, default=PLANTS)
-    parser.add_argument("--figure", type=Path, help="draw the share that is found against strength, with fewer plants")
+    parser.add_argument("--figure", type=Path, help="draw the share found against strength, with fewer plants")
     options = parser.parse_args()
     machine("numpy", plants=options.plants)
     benches = {corpus: Bench.of(corpus, 0) for corpus in options.corpora}

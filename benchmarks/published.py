@@ -258,7 +258,7 @@ def main() -> None:
     for each in (two, three):
         each.add_argument("--corpus", required=True, action="append")
     four = kinds.add_parser("sentences")
-    four.add_argument("--novels", type=Path, help="text to count 5-grams on; without it there is no such rival")
+    four.add_argument("--novels", type=Path, help="text to count 5-grams on; by default this rival is left out")
     five = kinds.add_parser("sentence-heads")
     five.add_argument("--answer", action="append", default=[], help="patch pairs with two of these words alone")
     for each in (four, five):

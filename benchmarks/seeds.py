@@ -34,7 +34,7 @@ def ended(run: Path) -> dict[str, Any]:
     for line in state.read_metrics(run):
         numbers |= line
     if "step" not in numbers:
-        raise InputError(f"{run} is no training run: expected metrics.jsonl, as interp train writes it into its --out")
+        raise InputError(f"{run} is not a training run: expected metrics.jsonl, as interp train writes it into --out")
     if not any(name.startswith("heads/") for name in numbers):
         snapshots = sorted(each for each in run.glob("steps/*") if each.name.isdecimal())
         model = run if (run / "config.json").is_file() else (snapshots or [run])[-1]

@@ -195,8 +195,8 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--nulls", type=int, default=0, help="copies with shuffled queries and keys, of each model")
     parser.add_argument("--figure", type=Path, help="draw every head of each model")
-    parser.add_argument("--write", type=Path, help="leave questions for the checkpoint's check.py, and stop")
-    parser.add_argument("--choose", action="store_true", help="say which the rule chooses")
+    parser.add_argument("--write", type=Path, help="write questions for the checkpoint's check.py, and stop")
+    parser.add_argument("--choose", action="store_true", help="print the model that the rule chooses")
     options = parser.parse_args()
     if options.write:
         write(options.write, options.seed)

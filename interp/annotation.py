@@ -91,7 +91,7 @@ class AnnotatedText:
         if self.heads and not all(ROOT <= head < n for head in self.heads):
             raise InputError(f"{self.document}: a head outside 0-{n - 1} (or {ROOT} for the root): {self.heads}")
         if self.sentence_ids is not None and len(self.sentence_ids) != len(self.sentence_starts):
-            raise InputError(f"{self.document}: {len(self.sentence_ids)} sentence_ids, but not as many sentences")
+            raise InputError(f"{self.document}: {len(self.sentence_ids)} sentence_ids, but another number of sentences")
         for mention in self.mentions or ():
             if not 0 <= mention.start <= mention.head < mention.end <= n:
                 raise InputError(f"{self.document}: {mention} lies outside its {n} words")

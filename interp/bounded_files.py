@@ -68,7 +68,7 @@ def whole(path: Path, limit: int = LARGEST_WHOLE) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} is no UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start:,}): convert it, or leave it out") from error
 
 
 class _Unpacking(io.BufferedIOBase):

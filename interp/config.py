@@ -218,7 +218,7 @@ class StackConfig(Configured):
         if isinstance(self.positions, Buckets) and self.positions.n_buckets < (least := 2 if self.causal else 4):
             raise InputError(f"distances need at least {least} buckets, got {self.positions.n_buckets}")
         if self.parallel and self.cross_attention:
-            raise InputError("cross-attention reads what attention wrote: expected another wiring than parallel")
+            raise InputError("cross-attention reads what attention wrote: expected a wiring other than parallel")
         if self.local and not {*self.local.layers} <= {*range(self.n_layers)}:
             raise InputError(f"local layers must lie in 0-{self.n_layers - 1}, got {self.local.layers}")
 
@@ -303,7 +303,7 @@ class TransformerConfig(Configured):
         if decoder is None and encoder is None:
             raise InputError("expected a decoder, an encoder, or both: got neither")
         if encoder and (encoder.causal or encoder.cross_attention):
-            raise InputError("an encoder sees both ways, and no other stack: expected causal=False, no cross-attention")
+            raise InputError("an encoder sees both ways, but no other stack: expected causal=False, no cross-attention")
         if decoder and not decoder.causal:
             raise InputError("a decoder sees no later token: expected causal=True")
         if decoder and decoder.cross_attention != has_encoder:

@@ -35,7 +35,7 @@ def token_losses(
     """
     config = model.config
     if len(config.stacks) > 1 or config.decoder is None or config.output == "none":
-        raise InputError("only a decoder alone, with an output layer, has a loss of next tokens: this model is not one")
+        raise InputError("only a decoder without an encoder, with an output layer, has a next-token loss")
     prefix, texts = _texts(model, text)
     if short := [number for number, ids in enumerate(texts) if len(prefix) + len(ids) < 2]:
         raise InputError(f"expected texts of two tokens or more, got fewer in text {short[0]}")

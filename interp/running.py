@@ -104,7 +104,7 @@ class Run(Result):
     def shown_pattern(self, site: str, prompt: int = 0) -> ShownPattern:
         """The captured pattern of one prompt, without padding, and the tokens of its rows and columns."""
         if not site.endswith(".pattern") or self[site].ndim != 4:
-            raise InputError(f"{site!r} is no attention pattern of single prompts: expected one of `attn.pattern`")
+            raise InputError(f"{site!r} is not an attention pattern of single prompts: expected one of `attn.pattern`")
         self._check_prompt(prompt)
         pattern = self[site][prompt].detach().float().cpu().numpy()
         text = self.tokens if self.target is None or site.startswith("encoder.") else self.target

@@ -298,4 +298,4 @@ def with_parts(model: Model, task: str) -> Transformer:
         return model
     edits = hasattr(model, "edits")
     reason = "would bypass the edits bound to this one" if edits else "another library runs this model as a whole"
-    raise InputError(f"{task} calls a model's parts singly, and {reason}: use a plain way (sweep_by_forward, ...)")
+    raise InputError(f"{task} calls a model's parts one by one, and {reason}: use a plain way (sweep_by_forward, ...)")

@@ -57,7 +57,7 @@ def write_circuit(
     if circuit.kind == "nodes" or graph.positions or graph.senders[0] != "embed":
         raise InputError("MIB's file has edges without positions, from the sum of the embeddings: got another circuit")
     if config.kv_heads != config.n_heads:
-        raise InputError("MIB's file has a key and a value for each head, and this model's heads share them")
+        raise InputError("MIB's file has a key and a value for each head, but this model's heads share them")
     used = circuit.members.any(1)
     nodes = {_their_node(name): {"in_graph": bool(used[row])} for row, name in enumerate(graph.senders)}
     edges: dict[str, dict[str, Any]] = {}

@@ -64,7 +64,7 @@ def _run(arguments: Sequence[str]) -> int:
         for argument in arguments:
             if any("\ud800" <= letter <= "\udfff" for letter in argument):  # from bytes that are not UTF-8
                 raise _UsageError(
-                    f"expected arguments in UTF-8, got {argument!r}: type a text in UTF-8, or rename what is called so"
+                    f"expected arguments in UTF-8, got {argument!r}: type it in UTF-8, or rename the file"
                 )
         return app(arguments or ["--help"], prog_name="interp", standalone_mode=False) or 0
     except _UsageError as error:

@@ -32,7 +32,7 @@ def measuring(behaviours: Sequence[str] | None = None) -> Callable[..., None]:
         from interp import InputError
 
         if exact and not labels:
-            raise InputError("--exact is about labels, and there are none: add --labels, or leave it out")
+            raise InputError("--exact applies to labels: add --labels, or leave it out")
         requested: Sequence[Any] | None = behaviours
         if measures:
             from analyses.behaviours import OURS
@@ -142,7 +142,7 @@ def circuit(request: Request, *, pairs, task, drop, as_typed, position, method, 
     reading |= {"positions": patching.read_places(position or ())}
     if task is not None and (given := [name for name, value in reading.items() if value]):
         raise InputError(
-            f"--{given[0].replace('_', '-').removesuffix('s')} is of pairs in a file: give --pairs FILE.csv"
+            f"--{given[0].replace('_', '-').removesuffix('s')} applies to pairs in a file: give --pairs FILE.csv"
         )
     prompts: Any = task if pairs is None else patching.read_pairs(pairs)
     choices: dict[str, Any] = {"method": method.value, "ablation": ablation.value, "share": share}
@@ -287,7 +287,7 @@ def generate(
 
     cut = {"--top-k": top_k, "--top-p": top_p}
     if temperature == 0 and (options := [name for name, value in cut.items() if value is not None]):
-        raise InputError(f"{' and '.join(options)} cut what is drawn from, and --temperature 0 draws none: raise it")
+        raise InputError(f"{' and '.join(options)} limit random draws, but --temperature 0 draws nothing: raise it")
     loaded = frame.opened(model, device, dtype, placement)
     if loaded.tokenizer is None:
         raise InputError(f"{model} has no tokenizer, so it cannot read a prompt: give its directory a tokenizer.json")

@@ -165,7 +165,7 @@ def _title(name: str) -> str:
 def _place(name: str, heads: Sequence[Place]) -> Place:
     match = _NAME.fullmatch(name.strip())
     if not match:
-        raise InputError(f"expected a head as L3.H4, or cross.L3.H4 where there are several kinds, got {name!r}")
+        raise InputError(f"expected a head as L3.H4, or cross.L3.H4 if there are several kinds, got {name!r}")
     kind, layer, head = (match[1] or "").lower(), int(match[2]), int(match[3])
     matches = [each for each in heads if kind in {"", each.kind} and (each.layer, each.head) == (layer, head)]
     if len(matches) == 1:

@@ -265,8 +265,8 @@ def annotations(text: AnnotatedText) -> frozenset[str]:
 def _named(name: str | None, method: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise InputError(
-            f'{method}: expected name="..." in words that change with what the function does, as f"over {{n}} words": '
-            f"it goes into the corpus's name and hash, for a function has no hash; got {name!r}"
+            f'{method}: expected a name="..." that changes with what the function does, as f"over {{n}} words": '
+            f"it goes into the corpus's name and hash, because functions have no hash; got {name!r}"
         )
     return name
 

@@ -96,7 +96,7 @@ def has_columns(names: tuple[str, ...]) -> Callable[[str], bool]:
 def check_words(n_words: int, document: str) -> None:
     """Refuse a text of more than `MOST_WORDS` words."""
     if n_words > MOST_WORDS:
-        raise InputError(f"{document} has more than {MOST_WORDS:,} words, the most of one text: divide it")
+        raise InputError(f"{document} has more than {MOST_WORDS:,} words, the limit for one text: split it")
 
 
 def paragraphs(lines: Lines) -> Iterator[AnnotatedText]:

@@ -194,7 +194,7 @@ def _spaces(text: Any, words: Sequence[str]) -> tuple[bool, ...]:
 
 def _list(value: Any, column: Any) -> list[Any]:
     if isinstance(value, str) or not isinstance(value, (Sequence, np.ndarray)):
-        raise InputError(f'expected a list, one value a word, in "{column}", got {value!r}')
+        raise InputError(f'expected a list, one value per word, in "{column}", got {value!r}')
     return list(value)
 
 

@@ -121,7 +121,7 @@ def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Mode
             model = by_ids(model) if read_by_ids else model
             if fingerprint(model) != expected:
                 where = f"{origin['name']} on {socket.gethostname()}"
-                raise ClusterError(f"{where} is another model than here: copy the same files there")
+                raise ClusterError(f"{where} differs from the model here: copy the same files there")
             _MODELS[expected] = model
         return _MODELS[expected]
 
@@ -168,7 +168,7 @@ def connected(
         )
     if certificates is None and (parts.scheme == "tls" or not _is_here(host)):
         raise InputError(
-            f"{address} is not this machine, and who can reach a scheduler can run programs on its workers: use "
+            f"{address} is not this machine, and anyone who can reach a scheduler can run programs on its workers: use "
             "tls:// and --cluster-certificates FOLDER, or an address of 127.0.0.1"
         )
     files = {} if certificates is None else {name: certificates / file for name, file in _CERTIFICATES.items()}

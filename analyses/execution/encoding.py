@@ -73,7 +73,7 @@ def _plain(value: Any, tensors: dict[str, list[Tensor]]) -> Any:  # noqa: PLR091
             return entries if isinstance(value, list) else {"tuple": entries}
     names = getattr(value, "_fields", None) or ([each.name for each in fields(value)] if is_dataclass(value) else None)
     if names is None or isinstance(value, type) or not type(value).__module__.startswith(_OURS):
-        raise TypeError(f"{type(value).__name__} is no plain value: expected numbers, text, tensors and tables")
+        raise TypeError(f"{type(value).__name__} is not a plain value: expected numbers, text, tensors and tables")
     kind = f"{type(value).__module__}:{type(value).__qualname__}"
     return {"class": [kind, [[name, _plain(getattr(value, name), tensors)] for name in names]]}
 
@@ -111,17 +111,17 @@ def _restored(tensors: Mapping[str, list[Tensor]], coded: dict[str, Any]) -> Any
             series = {name: pd.Series(column, dtype=dtype, index=range(rows)) for name, dtype, column in columns}
             frame = pd.DataFrame(series, index=range(rows), columns=[name for name, *_ in columns])
             return frame if index is None else frame.set_axis(index)
-    raise ValueError(f"{kind} is no kind of value")
+    raise ValueError(f"{kind} is not a kind of value")
 
 
 @cache
 def _class(name: str) -> Any:
     module, _, path = name.partition(":")
     if not module.startswith(_OURS):
-        raise ValueError(f"{name} is no class of ours")
+        raise ValueError(f"{name} is not one of our classes")
     value: Any = import_module(module)
     for part in path.split("."):
         value = getattr(value, part)
     if not isinstance(value, type) or not (is_dataclass(value) or hasattr(value, "_fields")):
-        raise ValueError(f"{name} is no plain class")
+        raise ValueError(f"{name} is not a plain class")
     return value

@@ -260,7 +260,7 @@ def _put_back(aside: Path, out: Path) -> None:
 def _shift(file: Path, place: Path) -> None:
     """Move a file, but follow no link among the folders above its place."""
     if place.parent.resolve() != place.parent:
-        raise InputError(f"{place.parent} is or holds a link, where there is to be a folder: choose another --out")
+        raise InputError(f"{place.parent} is or contains a link, not a folder: choose another --out")
     place.parent.mkdir(parents=True, exist_ok=True)
     os.replace(file, place)
 
@@ -275,7 +275,7 @@ def _refuse_foreign(names: Iterable[str], out: Path) -> None:
     folders = [str(above) for name in names for above in PurePosixPath(name).parents if above.parts]
     for name in (*folders, "tables", "figures"):
         if os.path.lexists(out / name) and ((out / name).is_symlink() or not (out / name).is_dir()):
-            raise InputError(f"{out / name} is no folder, where there is to be one: remove it, or choose another --out")
+            raise InputError(f"{out / name} is not a folder: remove it, or choose another --out")
     if foreign := [name for name in names if name not in earlier and os.path.lexists(out / name)]:
         raise InputError(f"{out} holds {', '.join(foreign[:3])}, which interp did not write: choose another --out")
 

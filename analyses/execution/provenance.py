@@ -138,10 +138,10 @@ def fingerprint(model: Model) -> str:
         edits = [_edit(site, edit) for site, edit in model.edits.items()]
         return hash_of(["edited", fingerprint(model.model), edits])
     if not isinstance(model, nn.Module):
-        raise InputError(f"{type(model).__name__} is a class of your own, which has no hash")
+        raise InputError(f"{type(model).__name__} is your own class, which has no hash")
     tokenizers = [each for each in (model.tokenizer, model.target_tokenizer) if each is not None]
     if foreign := [each for each in tokenizers if not _is_of_libraries(type(each))]:
-        raise InputError(f"{type(foreign[0]).__name__} is a tokenizer of your own, which has no hash")
+        raise InputError(f"{type(foreign[0]).__name__} is your own tokenizer, which has no hash")
     return hash_of([*_modules(model), model.config, *map(tokenizer_hash, (model.tokenizer, model.target_tokenizer))])
 
 
@@ -244,7 +244,7 @@ def _check_code(path: str, module: nn.Module) -> None:
     functions = [value for value in vars(module).values() if callable(value) and not isinstance(value, nn.Module)]
     if foreign := [code for code in [type(module), *hooks, *functions] if not _is_of_libraries(code)]:
         name = getattr(foreign[0], "__qualname__", type(foreign[0]).__name__)
-        raise InputError(f"{path or 'the model'} runs {name}, code of your own, which has no hash")
+        raise InputError(f"{path or 'the model'} runs {name}, your own code, which has no hash")
 
 
 def _is_of_libraries(code: object) -> bool:
@@ -255,7 +255,7 @@ def _edit(site: str, edit: object) -> list[Any]:
     """A ready-made edit's place and a hash of what it does."""
     change = edit.change if isinstance(edit, SelectiveEdit) else edit
     if not isinstance(edit, SelectiveEdit) or not isinstance(change, partial) or any(map(callable, change.args)):
-        raise InputError(f"the edit of {site} is a function of your own, which has no hash")
+        raise InputError(f"the edit of {site} is your own function, which has no hash")
     try:
         return [site, hash_of([change.func.__qualname__, change.args, edit.axes, edit.whole])]
     except (TypeError, RuntimeError) as error:
@@ -266,7 +266,7 @@ def check_free(path: Path, *, force: bool = False) -> None:
     """Refuse to replace a file that we did not write, unless with `force`, and any link, device or directory."""
     check_kind(path)
     if not force and path.exists() and not _is_marked(path):
-        raise InputError(f"{path} is there, and interp did not write it: choose another place, or replace it (--force)")
+        raise InputError(f"{path} exists, but interp did not write it: choose another place, or replace it (--force)")
 
 
 def _is_marked(path: Path) -> bool:

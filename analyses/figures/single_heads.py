@@ -62,12 +62,12 @@ def _cells(name: str, pattern: Pattern) -> pd.DataFrame:
 def check_patterns(patterns: Mapping[str, Pattern], queries: Sequence[str] | None, keys: Sequence[str] | None) -> None:
     """Refuse an empty mapping, and patterns whose shape does not fit the names."""
     if not patterns:
-        raise InputError("expected a pattern at least, got none")
+        raise InputError("expected at least one pattern, got none")
     for name, pattern in patterns.items():
         shape = np.shape(pattern)
         sizes = [size if names is None else len(names) for names, size in zip((queries, keys), shape, strict=False)]
         if len(shape) != 2 or 0 in shape or [*shape] != sizes:
-            raise InputError(f"expected a row a query and a column a key, {sizes}; got a pattern {shape} of {name!r}")
+            raise InputError(f"expected a row per query, a column per key, {sizes}; got a pattern {shape} of {name!r}")
 
 
 @style.styled

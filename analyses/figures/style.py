@@ -231,7 +231,7 @@ def _borrowed(options: Page, count: int) -> tuple[Figure, list[Axes]] | None:
     if len(axes) != count:
         raise ValueError(f"this figure has {count} panels: expected as many axes in ax=, got {len(axes)}")
     if "width" in options:
-        raise ValueError("width= is of a new figure, and axes (ax=) have theirs: give one of the two")
+        raise ValueError("width= is for a new figure, and ax= has its own: give one of the two")
     figure = axes[0].get_figure(root=True)
     assert figure is not None
     for ax in axes:

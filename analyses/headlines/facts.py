@@ -307,7 +307,7 @@ def facts_of(run: RunFolder, tables: Tables) -> dict[Place, list[Fact]]:
     except KeyError as error:
         command = run.facts.get("command") or "by the same command"
         raise InputError(
-            f"{run.folder} is of an earlier interp, whose tables lack {error}: make it again, {command}"
+            f"{run.folder} is from an earlier interp, whose tables lack {error}: make it again, {command}"
         ) from error
 
 
@@ -323,5 +323,5 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
         )
     heads = facts_of(run, {name: run.table(name) for name in run.tables})
     if not heads:
-        raise InputError(f"{report} is no report of heads: expected a directory that `interp report` left")
+        raise InputError(f"{report} is not a report of heads: expected a directory from `interp report`")
     return called(heads)

@@ -50,7 +50,7 @@ def measure(
         InputError: the model has no edges (norms follow its layers) or no output layer, or another library runs it.
     """
     if not isinstance(model, Transformer) or model.output is None:
-        raise InputError("only transformers that interp runs, with an output layer, say who reads a head")
+        raise InputError("finding who reads a head needs a transformer with an output layer that interp itself runs")
     if reason := Graph.from_model(model).reason:
         raise InputError(reason)
     rows, columns = list[dict[str, Any]](), [*HEAD, "task", "task_effect"]

@@ -119,7 +119,7 @@ def measure(
         InputError: scores are capped, or the model has two stacks or is run by another library.
     """
     if not isinstance(model, Transformer) or len(model.config.stacks) > 1:
-        raise InputError("only transformers of one stack that interp itself runs say who writes a head's keys")
+        raise InputError("finding who writes a head's keys needs a transformer of one stack that interp itself runs")
     tables = [pd.DataFrame(columns=WRITER_COLUMNS)]
     for behaviour in select(behaviours).values():
         if behaviour.name in corpora:

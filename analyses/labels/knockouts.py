@@ -218,7 +218,7 @@ def _work(
     jobs = ([*draws.jobs(window, group, part, read_by, by_name)] for window, by_name, group, part in claimed)
     work = Work(model, columns, read_by, hiding.lots_of(jobs))
     if CLAIM not in {*work.table["kind"]}:
-        raise InputError("no row of this corpus is claimed by any measure: expected texts of at least three tokens")
+        raise InputError("no measure claims a row of this corpus: expected texts of at least three tokens")
     return work
 
 

@@ -72,7 +72,7 @@ def read_run(folder: Path, name: str, load: Load | None, *, seed: int = 0, progr
     snapshots = sorted(each for each in folder.glob("steps/*") if each.name.isdecimal() and each.is_dir())
     if not lines and not snapshots:
         raise InputError(
-            f"{folder} is no training run: expected metrics.jsonl or steps/, as interp train writes them into its --out"
+            f"{folder} is not a training run: expected metrics.jsonl or steps/, as interp train writes into --out"
         )
     left_out: dict[str, str] = {}
     if any(by_kind(line, "heads") for line in lines):
@@ -173,7 +173,7 @@ def forming(run: Run, model: Model) -> pd.DataFrame:
             for shapes in (_shapes(run), _shapes_of(model))
         )
         raise InputError(
-            f"{run.folder} trained another model: its record is of {recorded}, this model is of {expected}; "
+            f"{run.folder} trained another model: its record describes {recorded}, this model has {expected}; "
             "give the run that trained this one"
         )
     only = Heads.kinds_of(model)[0].stack  # a record names stacks only if there are several

@@ -96,7 +96,7 @@ def choose(
     train, tested = (items.documents[split] for split in SPLITS)
     if common := train & tested:
         name = sorted(common)[0]
-        raise InputError(f"{name!r} is a document of both the corpus and the held-out one: keep them apart")
+        raise InputError(f"{name!r} is a document of both corpora: keep them apart")
     if not train or len(tested) < 2:
         documents = f"{len(train)} to train on and {len(tested)} to test on"
         hashed = ", of which a hash of the name keeps a quarter for the test" if held_out is None else ""

@@ -32,7 +32,7 @@ class View(Result):
     def save(self, out: str | Path, *, force: bool = False) -> None:
         """Write it as a standalone page, replacing an earlier page or, with `force`, any other file."""
         if self.viewer is None:
-            raise InputError("only what a run looked at is a page: .figure().savefig() keeps a sweep's map")
+            raise InputError("only attention makes a page: .figure().savefig() saves a sweep's map")
         write(self.viewer, out, force=force)
 
 
@@ -88,4 +88,4 @@ def _picture(sweep: Sweep) -> str:
 
 def _refuse(**arguments: object) -> None:
     if names := [name for name, value in arguments.items() if value is not None and value != ()]:
-        raise InputError(f"what was run already is viewed as it is: expected no {', '.join(names)} beside it")
+        raise InputError(f"a finished run is shown as it is: expected no {', '.join(names)}")

@@ -93,7 +93,7 @@ def write(
         return files
 
     if file := folder if folder.is_file() else file_above(folder):
-        raise InputError(f"{file} is a file, where a directory is to be: choose another --out")
+        raise InputError(f"{file} is a file, not a directory: choose another --out")
     run_files = {(each.folder / name).resolve() for each in runs for name in each.facts["files"]}
     if any((folder / f"{name}.{format}").resolve() in run_files for name in selection):
         raise InputError(f"{folder} holds the run's own figures, which its page shows: choose another --out")
@@ -196,7 +196,7 @@ def _of_patterns(tables: Mapping[str, pd.DataFrame], heads: Sequence[str]) -> It
         names.setdefault(Place(*row[1:5]).named(prefix=several), row)
     if unknown := [head for head in heads if head not in names]:
         raise InputError(
-            f"no pattern of {', '.join(unknown)} is kept, but of {', '.join(names) or 'no head: make the report again'}"
+            f"no stored pattern of {', '.join(unknown)}, only of {', '.join(names) or 'no head: make the report again'}"
         )
     heads = heads or [*names][:1]
     texts = [names[head].tokens for head in heads]

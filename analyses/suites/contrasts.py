@@ -115,7 +115,7 @@ def _read_at(model: Model, whole: Prompt, positions: Sequence[int]) -> Prompt:
         ids = (*masked, *tokenizer.suffix)
         reads = tuple(positions)
     if reads[0] < 0:
-        raise InputError("nothing is before what is read")
+        raise InputError("nothing precedes the answer")
 
     def visible(tokens: Sequence[int]) -> tuple[int, ...]:
         return tuple(n for n in tokens if n < len(ids) and n not in positions)
@@ -128,7 +128,7 @@ def _choice(model: Model, good: Prompt, bad: Prompt, n_alike: int) -> tuple[Prom
     """The prefix that both sentences share, and the two tokens that continue it."""
     rests = [side.ids[n_alike + 1 :] for side in (good, bad) if len(side.ids) > n_alike]
     if len(rests) < 2 or not (model.config.last.causal or rests[0] == rests[1]):
-        raise InputError("one answer begins the other, or has more pieces than a masked model is asked for at once")
+        raise InputError("one answer begins the other, or has more pieces than a masked model can predict at once")
     return _read_at(model, good, [n_alike]), good.ids[n_alike], bad.ids[n_alike]
 
 
@@ -140,10 +140,10 @@ def _same_words(
         n_last = min(alike(good.ids[::-1], bad.ids[::-1]), len(good.ids) - n_alike, len(bad.ids) - n_alike)
         critical = [tuple(range(len(side.ids) - n_last, len(side.ids))) for side in (good, bad)]
         if not any(word and tokens and tokens[0] in critical[0] for word, tokens in good.words):
-            raise InputError("no word that both sentences have comes after what differs")
+            raise InputError("no shared word follows the difference")
     right, others = (tuple(side.ids[n] for n in at) for side, at in zip((good, bad), critical, strict=True))
     if right != others:
-        raise InputError("the critical words differ, and so does what is before them")
+        raise InputError("both the critical words and the text before them differ")
     clean, corrupt = (_read_at(model, side, at) for side, at in zip((good, bad), critical, strict=True))
     return _contrast(group, clean, corrupt, right, ())
 

@@ -63,7 +63,7 @@ def paradigm(
             if len({*drawn.values()}) == len(drawn) and halves[0][0] not in texts:
                 break
         else:
-            raise InputError(f"{name}: expected fewer pairs, as its words make about {number}; got {pairs}")
+            raise InputError(f"{name}: expected fewer pairs, because its words make about {number}; got {pairs}")
         texts.add(halves[0][0])
         group = f"{frame}-{lemma if isinstance(lemma, str) else lemma[0]}"
         for pole, (start, end), (_, other_end) in zip(table["poles"], halves, reversed(halves), strict=True):

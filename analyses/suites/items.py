@@ -64,7 +64,7 @@ def joined(suites: Sequence[Suite]) -> Suite:
     """Join suites into one; two paradigms with the same name are an `InputError`."""
     paradigms = tuple(each for suite in suites for each in suite.paradigms)
     if twice := [name for name, n in Counter(each.name for each in paradigms).items() if n > 1]:
-        raise InputError(f"the paradigm {twice[0]} is there more than once: expected different names")
+        raise InputError(f"the paradigm {twice[0]} occurs more than once: expected different names")
     left_out = sum((suite.left_out for suite in suites), Counter[str]())
     return Suite(", ".join(each.name for each in suites), paradigms, left_out)
 

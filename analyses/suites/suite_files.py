@@ -62,7 +62,7 @@ def read(*paths: str | Path) -> Suite:
             except InputError as error:
                 raise InputError(f"{error}" if str(file) in str(error) else f"{file}: {error}") from error
     if not paradigms:
-        raise InputError(f"{', '.join(map(str, paths))}: no suite is there, expected {', '.join(_NAMES)}")
+        raise InputError(f"{', '.join(map(str, paths))}: no suite here: expected {', '.join(_NAMES)}")
     return joined([Suite(", ".join(Path(path).name for path in paths), tuple(paradigms), left_out)])
 
 
@@ -90,7 +90,7 @@ def _table(file: Path) -> Iterator[_Row]:
             raise InputError(f"row {number} marks {min(unknown)}: expected {NAMED} or {CRITICAL}")
         if alone := marked[0] ^ marked[1]:
             names = " and ".join(sorted(alone))
-            raise InputError(f"row {number} marks {names} in one sentence alone: mark the same in good and bad")
+            raise InputError(f"row {number} marks {names} in only one sentence: mark the same in good and bad")
         yield *pair, about
 
 
@@ -202,7 +202,7 @@ def _gym_item(number: int, entry: Any, read: Sequence[Region]) -> Item:
     _check_length([*sentences.values()])
     for region in read:
         if region.condition not in sentences or region.number not in (ALL_REGIONS, *sentences[region.condition].spans):
-            raise InputError(f"expected what predictions read, {region} among it; got none")
+            raise InputError(f"expected {region}, which predictions read; got none")
     key = str(entry.get("item_number", number))
     return Item(key, key, sentences)
 
@@ -217,5 +217,5 @@ def _part(whole: Any, key: str, kind: type) -> Any:
     value = whole.get(key) if isinstance(whole, dict) else None
     if not isinstance(value, kind):
         expected = {dict: "an object", list: "a list", str: "a text"}[kind]
-        raise InputError(f'{_GYM}; "{key}" is to be {expected}, got {value!r:.60}')
+        raise InputError(f'{_GYM}; "{key}" must be {expected}, got {value!r:.60}')
     return value

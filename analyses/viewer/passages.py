@@ -294,7 +294,7 @@ class Viewer:
 def passage(run: Run, prompt: int = 0) -> Passage:
     """What one prompt of a run looked at, for every kind of attention with patterns captured in all layers."""
     if run.model is None:
-        raise InputError("this run does not tell which model ran: expected what interp.run gives")
+        raise InputError("this run does not know its model: expected a run of interp.run")
     attentions = []
     for heads in Heads.kinds_of(run.model):
         site = "cross_attn.pattern" if heads.attention == "cross" else "attn.pattern"
@@ -304,7 +304,7 @@ def passage(run: Run, prompt: int = 0) -> Passage:
             continue
         if missing:
             capture = f"{heads.stack}.*.{site}"
-            raise InputError(f"{missing[0]!r} was not captured, and others were: capture {capture!r}")
+            raise InputError(f"{missing[0]!r} was not captured, but others were: capture {capture!r}")
         patterns = [run.shown_pattern(site, prompt) for site in sites]
         queries, keys = (tuple(map(_shortened, each)) for each in patterns[0][1:])
         attentions.append(Attention(heads, queries, keys, np.stack([_bytes(each.pattern) for each in patterns])))

@@ -101,7 +101,7 @@ def sentences(lexicon: Lexicon, count: int, seed: int = 0, *, apart: bool, lengt
         InputError: the length is odd, so it has no half.
     """
     if length % 2:
-        raise InputError(f"expected an even number of sentences a text, so that half can be half; got {length}")
+        raise InputError(f"expected an even number of sentences per text, got {length}")
     rng = random.Random(f"sentences-{seed}")
 
     def sentence(beside: bool) -> Phrase:

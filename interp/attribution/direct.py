@@ -166,7 +166,7 @@ def direct_logit_attribution(
     direction, shift = _direction(model, len(inputs[0].ids), right, wrong, direction)
     columns = (inputs[1] or inputs[0]).columns(position)
     if columns.shape[1] != 1:
-        raise InputError(f"attribution is read at one position of each prompt, got {columns.shape[1]}")
+        raise InputError(f"expected one position per prompt, got {columns.shape[1]}")
     name, stack = last_stack(model), model.last
     before = sublayers(model, name)
     sites = [f"{site}.z" if isinstance(sublayer.layer, Attention) else f"{site}_out" for site, sublayer, _ in before]

@@ -115,7 +115,7 @@ def remove_from_key(
     normed = k.attn.config.qk_norm is not None
     site = f"{k.site.removesuffix('k')}rot_k" if normed else k.site
     if site not in k.model.sites:
-        raise InputError("this model normalises keys, and no site shows them after that: take key_contributions")
+        raise InputError("this model normalises keys, and no site shows them after that: use key_contributions")
     out = with_sites(out, [k])
     ids = k.text(out).ids
     names, vectors = all_parts(k, out, torch.arange(ids.shape[1], device=ids.device).expand_as(ids), entered=normed)

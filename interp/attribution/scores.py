@@ -140,7 +140,7 @@ def score_attribution(
     total, *distance = [each.gather(2, keys[:, None].expand(-1, queries.shape[1], -1)) for each in both]
     hidden = total.isneginf()
     if bool(hidden.all()):
-        raise InputError("no query sees its key: expected keys that are not after the query, nor out of its reach")
+        raise InputError("no query sees its key: expected keys up to the query, and within its reach")
     (query_writers, asked), (key_writers, answered) = all_parts(q, out, queries), all_parts(k, out, keys)
     terms = "asking prompt query d_head, answering prompt key d_head -> asking answering prompt query key"
     values = einsum(asked * q.attn.config.score_scale, answered, terms)
@@ -208,7 +208,7 @@ def _columns(text: TokenBatch, place: NamedPositions) -> tuple[tuple[str, ...], 
     columns = [text.columns(each) for each in (place.values() if isinstance(place, Mapping) else [place])]
     if not columns or any(each.shape[1] != 1 for each in columns):
         count = columns[0].shape[1] if columns else "none"
-        raise InputError(f"expected one position of each prompt, or several by name ({{'END': -1}}); got {count}")
+        raise InputError(f"expected one position per prompt, or several by name ({{'END': -1}}); got {count}")
     return tuple(place) if isinstance(place, Mapping) else (), torch.cat(columns, 1)
 
 

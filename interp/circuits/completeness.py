@@ -120,7 +120,7 @@ def minimality(
     per member.
     """
     if not circuit.size:
-        raise InputError("the circuit is empty: it has no member to be needed")
+        raise InputError("the circuit is empty: it has no member to test")
     random, measure = np.random.default_rng(whole_number("seed", seed)), partial(_means, model, split, metric, ablation)
     sets = _subsets(circuit, whole_number("n_random", n_random), random)
     members = [toggled(sets[0], place) for place in circuit.members.nonzero()]

@@ -93,7 +93,7 @@ def _check(model: Transformer, pairs: Pairs, circuits: Sequence[Circuit], ablati
             raise InputError(f"no position {lacking[0]!r} in these pairs, which a circuit names: they have {named}")
     if ablation == "zero" and len({circuit.graph.senders[:1] == ("token",) for circuit in circuits}) > 1:
         raise InputError(
-            "under ablation zero embeddings together leave less than apart: expected circuits of one kind of graph"
+            "ablation zero differs for joint and for separate embeddings: expected circuits of one kind of graph"
         )
 
 

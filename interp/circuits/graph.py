@@ -93,7 +93,7 @@ class Circuit(Result):
 
     def _like(self, other: "Circuit") -> Tensor:
         if self.kind != other.kind or not equal_graphs(self.graph, other.graph):
-            raise InputError("circuits of different graphs, or one of edges and one of nodes: expected two alike")
+            raise InputError("expected two circuits of one graph, both of edges or both of nodes")
         return other.members.to(self.members.device)
 
     def facts(self) -> tuple[str, dict[str, str]]:
@@ -148,7 +148,7 @@ def check_circuit(model: Model, circuit: Any) -> None:
     graph = Graph.from_model(model, embeddings=embeddings, positions=circuit.graph.positions)
     if not equal_graphs(graph, circuit.graph):
         expected, got = (f"{each.n_nodes:,} nodes and {each.n_edges:,} edges" for each in (graph, circuit.graph))
-        raise InputError(f"this circuit is of another model: expected a graph of {expected}, got {got}")
+        raise InputError(f"this circuit belongs to another model: expected a graph of {expected}, got {got}")
 
 
 def _place(name: str, index: dict[str, int], kind: str) -> int:

@@ -60,9 +60,9 @@ def keep(
     kept = circuit if isinstance(circuit, Circuit) else _with_heads(model, circuit)
     check_circuit(model, kept)
     if (one_of("ablation", ablation, Ablation) == "zero") != (texts is None):
-        raise InputError("texts are what is written outside: expected some for corrupt or mean, and none for zero")
+        raise InputError("expected texts for ablation corrupt or mean, and none for zero")
     if lacking := [name for name in kept.graph.positions if name not in (positions or {})]:
-        raise InputError(f"this circuit's edges have positions: expected positions={{{lacking[0]!r}: ...}}, one a text")
+        raise InputError(f"these edges have positions: expected positions={{{lacking[0]!r}: ...}}, one per text")
     inputs = [] if texts is None else [as_batches(model, texts, target)]
     common = common_writes(model, kept.graph, ablation, inputs)
     writes = written(model, kept.graph, inputs[0]) if common is None else common
@@ -89,7 +89,7 @@ def _fitting(writes: Writes, inputs: Inputs) -> Writes:
         shape = text_read(inputs, site.partition(".")[0]).ids.shape
         if value.shape[:2] not in {(1, 1), shape}:
             expected, got = (" x ".join(map(str, each[:2])) for each in (value.shape, shape))
-            raise InputError(f"the circuit's reference is of {expected} tokens: expected texts like it, got {got}")
+            raise InputError(f"the circuit's reference has {expected} tokens: expected texts like it, got {got}")
     return writes
 
 
@@ -106,7 +106,7 @@ class _Kept(Edited):
         inputs = as_batches(self, batch, target)
         edits, after = self.make(inputs)
         if after and (lost := [site for site in tap.edit if not site.endswith(_NODES)]):
-            raise InputError(f"{lost[0]} is read by no node of an edge circuit: edit what nodes write or read (attn.z)")
+            raise InputError(f"no node of an edge circuit reads {lost[0]}: edit what nodes write or read (attn.z)")
         for name, edit in [*tap.edit.items(), *after.items()]:
             edits[name] = in_turn(edits.get(name), edit)
         inner = replace(tap, edit=edits, fired=set())

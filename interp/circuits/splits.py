@@ -31,10 +31,10 @@ class Split(Result):
             object.__setattr__(self, f"{side}_groups", groups)
         if shared := {*_texts(self.choosing)} & {*_texts(self.reporting)}:
             pairs = so_many(len(shared), "pair")
-            raise InputError(f"{pairs} would report on a circuit that they chose: expected each pair on one side")
+            raise InputError(f"expected each pair on one side, got {pairs} on both")
         if groups := {*self.choosing_groups} & {*self.reporting_groups}:
             name = min(map(str, groups))
-            raise InputError(f"group {name!r} would report on a circuit that it chose: expected it on one side")
+            raise InputError(f"expected each group on one side, got {name!r} on both")
 
     @staticmethod
     def from_pairs(pairs: Pairs, groups: Groups = (), *, share: float = 0.5, seed: int = 0) -> "Split":

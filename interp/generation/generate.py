@@ -82,7 +82,7 @@ def generate_pieces(model: Model, prompt: Tokens, max_new_tokens: int = 100, **s
     text has ended.
     """
     if model.target_tokenizer is None:
-        raise InputError("this model has no tokenizer, so what it writes is no text: use generate() for ids")
+        raise InputError("this model has no tokenizer, so it writes no text: use generate() for ids")
     writer = Writer(model, prompt, max_new_tokens, **settings)
     texts = [""] * len(writer.ids)
     for _ in writer.tokens():
@@ -191,7 +191,7 @@ class Writer:
         if bool((logits.isnan() | logits.isposinf()).any()):  # because of the model, or else of edits
             texts = [torch.tensor(each.id_lists()[:1]) for each in (self.source, self.texts) if each is not None]
             check_finite(self.model, *texts)
-            raise InputError(f"logits are no numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
+            raise InputError(f"logits are not numbers after {self.ids.shape[1]} tokens, computed in {self.model.dtype}")
         logits = penalised(logits, self.ids, self.mask, self.penalty)
         if writing.never:
             logits = logits.index_fill(1, torch.tensor([*writing.never], device=logits.device), -torch.inf)

@@ -198,7 +198,7 @@ class _Alone(Pairs):
             batch, decoded = as_batches(model, prompts, target)
             return _Alone(batch, batch, target=decoded)
         if target is not None:
-            raise InputError("pairs bring their targets: expected no other")
+            raise InputError("pairs have their own targets: expected none")
         pairs = prompts.to(model.device)
         batch, decoded = pairs.inputs[0]
         return _Alone(batch, batch, pairs.right, pairs.wrong, target=decoded, positions=pairs.positions)

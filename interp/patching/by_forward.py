@@ -61,7 +61,7 @@ class Receiver:
             return None if self.position is None else pairs.positions[self.position]
         columns = pairs.read_by(stack).columns(self.position)
         if columns.shape[1] > 1:
-            raise InputError(f"expected one position of each prompt, got {self.position!r}")
+            raise InputError(f"expected one position per prompt, got {self.position!r}")
         return columns[:, 0]
 
     def n_heads(self, config: StackConfig) -> int:

@@ -75,7 +75,7 @@ class Claim:
         if (self.how == "exchange") != (self.others is not None):
             raise InputError(f"{name}: expected `others` where keys are exchanged, and only there")
         if self.others is not None and not bool(self.others[self.keys].ge(0).all()):
-            raise InputError(f"{name}: expected another key for each that is exchanged")
+            raise InputError(f"{name}: expected another key for each exchanged key")
 
 
 class ClaimedTexts:
@@ -104,7 +104,7 @@ class ClaimedTexts:
         says_next = models_own and self.patch_site.stack == last_stack(model) and model.config.last.causal
         for claim in claims:
             if claim.read is None and not says_next:
-                raise InputError("only a causal model's output layer says the next token: name what else a claim reads")
+                raise InputError("only a causal output layer predicts next tokens: name what else a claim reads")
             if not 0 <= claim.prompt < len(self.rows.ids):
                 raise InputError(f"a claim on text {claim.prompt}: there are texts 0-{len(self.rows.ids) - 1}")
             if fault := _fault(self, claim):

@@ -78,7 +78,7 @@ def checked_values(values: dict[str, Tensor], n_prompts: int) -> dict[str, Tenso
     """The same values, if each metric has one finite number per prompt; otherwise an InputError."""
     for name, value in values.items():
         if (shape := tuple(value.shape)) != (n_prompts,):
-            raise InputError(f"metric {name} must give one number a prompt: expected ({n_prompts},), got {shape}")
+            raise InputError(f"metric {name} must give one number per prompt: expected ({n_prompts},), got {shape}")
         if not bool(value.isfinite().all()):
             prompt = int((~value.isfinite()).nonzero()[0])
             raise InputError(f"metric {name} is {float(value[prompt])} for prompt {prompt}: expected a finite number")
@@ -198,5 +198,5 @@ def _ids(model: Model, pairs: Pairs, answer: Answer | None, kind: str) -> Int[Te
         return answer_ids(model, answer, len(pairs), f"{kind} answer")
     ids = pairs.right if kind == "right" else pairs.wrong
     if ids is None:
-        raise InputError(f"the pairs bring no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
+        raise InputError(f"the pairs have no {kind} answer: name it in the metric, logit_difference(' he', ' she')")
     return ids

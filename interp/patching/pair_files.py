@@ -50,7 +50,7 @@ def read_columns(
     if long := [number for number, row in enumerate(rows, 1) if len(row) > len(header)]:
         raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:
-        raise InputError(f"{file} has a header and no rows: expected one pair a row")
+        raise InputError(f"{file} has a header and no rows: expected one pair per row")
     names = [name for name in header if name in (*required, *also) or name.removeprefix(POSITION) not in ("", name)]
     if twice := [name for index, name in enumerate(names) if name in names[:index]]:
         raise InputError(f"{file} has the column {twice[0]} twice: expected one, so leave the other out or rename it")
@@ -103,7 +103,7 @@ def unmarked(text: str) -> tuple[str, dict[str, Span]]:
     for mark in _MARK.finditer(text):
         name, words = mark.groups()
         if name in spans:
-            raise InputError(f"{text!r} marks {name} twice: expected one place a name")
+            raise InputError(f"{text!r} marks {name} twice: expected one place per name")
         plain += text[end : mark.start()]
         spans[name] = (len(plain), len(plain) + len(words))
         plain, end = plain + words, mark.end()

@@ -57,7 +57,7 @@ class Plan:
         direction = "denoise" if one_of("direction", direction, Direction).startswith("denois") else "noise"
         name = patch_site.name(0)
         if pairs.source is not None and "encoder" in {patch_site.stack, patch_site.counted("position")}:
-            raise InputError(f"{name} is made of the source, which these pairs share: their targets alone differ")
+            raise InputError(f"{name} comes from the source, which these pairs share: only their targets differ")
         differing = pairs.differing(patch_site.stack)
         for axis in {*POSITIONAL} & {*by} if pairs.positions else ():
             if patch_site.counted(axis) != differing:

@@ -90,7 +90,7 @@ def top_cells(
         raise InputError(f"tie is a share of the k-th effect, 0 or more; got {tie}")
     plan = Plan.from_arguments(model, pairs, metric, site, by, direction, stack, attention)
     if not plan.patch_site.in_engine(plan.by):
-        raise InputError(f"a search measures few cells at a time, and {site!r} only many: use `sweep`")
+        raise InputError(f"a search measures few cells at a time, but {site!r} needs many: use `sweep`")
     limit, runs = row_limit(model, pairs, budget, plan.patch_site), PlainRun.from_both(model, *plan.inputs)
     groups = [*prompt_groups(plan, runs, limit, alone=True)]
     plain = read_values(model, runs[0], plan.readouts)

@@ -86,7 +86,7 @@ def restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, tensors: M
     stored = {name: tuple(value.shape) for name, value in tensors.items() if name.startswith("weights/")}
     for name in {**expected, **stored}:
         if (shape := stored.get(name, "absent")) != (needs := expected.get(name, "absent")):
-            raise InputError(f"the state is of another architecture: {name} is {shape}, not {needs}")
+            raise InputError(f"the state belongs to another architecture: {name} is {shape}, not {needs}")
     for name, weight in model.named_parameters():
         with torch.no_grad():
             weight.copy_(shared_as(tensors[f"weights/{name}"], weight))
@@ -122,7 +122,7 @@ class Directory:
             if isinstance(new, dict) and isinstance(old, dict):
                 keys = [key for key in {**new, **old} if new.get(key) != old.get(key)]
                 changes = f" ({', '.join(f'{key} was {old.get(key)}, is {new.get(key)}' for key in keys)})"
-            raise InputError(f"the run was begun with another {part}{changes}: resume with the same, or start anew")
+            raise InputError(f"the run was started with another {part}{changes}: resume with the same, or start anew")
         self._saved = int(last.facts["step"])
         return last
 

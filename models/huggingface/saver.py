@@ -73,7 +73,7 @@ def _check_place(directory: Path) -> None:
         raise InputError(f"the program runs in {directory}, so it cannot be replaced: give a directory in it")
     names = names_of_model(directory)
     if names and (CONFIG not in names or "model_type" not in read_json(directory / CONFIG)):
-        raise InputError(f"{directory} holds {min(names)}, which belongs to no model: choose another directory")
+        raise InputError(f"{directory} holds {min(names)}, which is not part of a model: choose another directory")
 
 
 def _expression(model: Transformer, directory: Path, family: str | None) -> tuple[Family, dict[str, Any]]:

@@ -31,7 +31,7 @@ def check_growth(text: str) -> None:
     except (ValueError, RecursionError) as error:
         raise InputError(str(error)) from error
     if (growth := max(prod(sizes), decoded)) > LIMIT:
-        raise InputError(f"its steps make up to {growth:.3g} characters of one, and {LIMIT} is the most: take some out")
+        raise InputError(f"its steps turn one character into up to {growth:.3g}; the limit is {LIMIT}: remove some")
 
 
 def _growth(step: Any) -> float:

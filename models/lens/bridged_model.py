@@ -53,7 +53,7 @@ class Bridged(nn.Module):
         """Logits of every position, of `target` where there are two stacks; None where there is no output layer."""
         if locked := [site for site in tap.edit if site in self.places and not self.places[site].changeable]:
             raise InputError(
-                f"{', '.join(locked)} can be read in this model and not changed: TransformerLens computes what follows "
+                f"{', '.join(locked)} can be read in this model but not changed: TransformerLens computes what follows "
                 "from the value before its hook"
             )
         with self._turn:
@@ -158,7 +158,7 @@ def _check_padding(batch: TokenBatch, sides: frozenset[str]) -> None:
     right = bool((batch.mask[:, :-1] >= batch.mask[:, 1:]).all())
     positions = (batch.mask.cumsum(1) - 1).clamp(min=0) * batch.mask
     if not torch.equal(positions, batch.positions):
-        raise InputError("TransformerLens counts positions from each text's first token: expected no others")
+        raise InputError("TransformerLens counts positions from each text's first token: expected no other positions")
     side = "right" if right else "left"
     if side not in sides:
         raise InputError(

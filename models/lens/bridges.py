@@ -38,9 +38,7 @@ def open_directory(directory: Path, dtype: torch.dtype, device: torch.device) ->
     """The model in `directory`: read by `transformers`, wrapped by TransformerLens."""
     raw = read_json(directory / CONFIG)
     if raw.get("quantization_config") is not None:
-        raise InputError(
-            f"{directory}: config.json has a quantization_config: weights that are rounded already are not supported"
-        )
+        raise InputError(f"{directory}: config.json has a quantization_config: quantized weights are not supported")
     for file in weight_files(directory):
         for name, tensor in read_header(file).items():
             if tensor.kind not in DTYPES:

@@ -58,7 +58,7 @@ class Planted:
         if not any(self.layers):
             raise InputError("expected at least one layer with a head, got none")
         if self.crossing and not (self.causal and self.start and len(self.layers) == len(self.crossing)):
-            raise InputError("crossing heads stand in a causal decoder with a start token, a plan for each layer")
+            raise InputError("crossing heads need a causal decoder with a start token, and a plan for each layer")
         special = [self.start] if self.start else []
         words = tuple(dict.fromkeys([UNKNOWN, *special, *self.vocabulary]))
         normed = not isinstance(self.norm, NoNorm)

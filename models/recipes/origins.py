@@ -90,7 +90,7 @@ class Fresh:
         if written is not None:
             start, end = start_of(written), written.suffix[-1] if written.suffix else None
             if end is None:
-                raise InputError("a target ends in a token of its own: this tokenizer adds none")
+                raise InputError("a target ends in its own token: this tokenizer adds none")
         with inside("[model]"):
             config = self.config(sizes, start, end)
         model = Transformer(config, source, None if written is source else written)
@@ -170,9 +170,7 @@ class Loaded:
             if tokenizer is None:
                 raise InputError(f"{self.start} has no tokenizer: give its directory a tokenizer.json")
             if self.kind == "encoder" and tokenizer.mask_id is None:
-                raise InputError(
-                    f"{self.start} learns hidden words, and its tokenizer has no token to hide them behind"
-                )
+                raise InputError(f"{self.start} learns hidden words, but its tokenizer has no token to hide them")
 
     def model(self, data: Mapping[str, Data], digests: Mapping[str, str], cache: Path, seed: int) -> Transformer:
         """The model, read again for every run: training changes it."""

@@ -143,7 +143,7 @@ class Recipe:
         """The step to go on from; refuses what it can before the long work begins."""
         if not resume:
             if (out / state.FILE).exists():
-                raise InputError(f"{out} holds a run already: --resume goes on with it, or choose another --out")
+                raise InputError(f"{out} holds a run already: --resume continues it, or choose another --out")
             _check_free(out)
             return 0
         last = state.read(out / state.FILE)
@@ -182,7 +182,7 @@ def _check_free(out: Path) -> None:
                 names -= _BEFORE_A_STATE
     if foreign := sorted(names):
         raise InputError(
-            f"{out} holds {', '.join(foreign[:3])}, which no unfinished training of ours left: choose another --out, "
+            f"{out} holds {', '.join(foreign[:3])}, which no unfinished training of interp left: choose another --out, "
             "new or empty"
         )
 
@@ -202,6 +202,6 @@ def _check_unchanged(file: Path, now: Mapping[str, Any]) -> None:
     if changed := [key for key in {**was, **now_flat} if was.get(key) != now_flat.get(key)]:
         key, rest = changed[0], f", and {len(changed) - 1} more" if changed[1:] else ""
         raise InputError(
-            f"{file.parent} was begun with another recipe: {key} was {was.get(key, 'absent')} and is now "
+            f"{file.parent} was started with another recipe: {key} was {was.get(key, 'absent')} and is now "
             f"{now_flat.get(key, 'absent')}{rest}; resume with {file}, or choose another --out"
         )

@@ -182,6 +182,6 @@ def _check(recipe: Recipe) -> None:
     if two_stacks and any(sum(learns(phase.mix, name) for name in data) > 1 for phase in recipe.plan.phases):
         raise InputError(f"{source}: pairs of texts cannot be mixed: expected one source in the mix of every phase")
     if recipe.plan.sample is not None and model.kind == "encoder":
-        raise InputError(f"{source}: [training].sample: an encoder continues no text: leave it out")
+        raise InputError(f"{source}: [training].sample: an encoder cannot continue text: leave it out")
     if not 0 < recipe.hidden_share < 1:
         raise InputError(f"{source}: [training].hidden must lie between 0 and 1, got {recipe.hidden_share:g}")

@@ -34,7 +34,7 @@ class Vocabulary:
         if len(settings) != 1:
             raise InputError(f"expected one of d_vocab, file and level, got {' and '.join(settings) or 'none of them'}")
         if self.file is not None and self.texts:
-            raise InputError("a tokenizer from a file is made of no texts: leave texts out, or file")
+            raise InputError("a tokenizer from a file needs no texts: leave out texts or file")
 
     def ready(self) -> Tokenizer | None:
         """The tokenizer in the file, None where no file is named; InputError if it is missing or damaged."""
@@ -109,5 +109,5 @@ def start_of(tokenizer: Tokenizer) -> int:
     """The id that the decoder's input begins with in an encoder-decoder; InputError if the vocabulary has none."""
     start = tokenizer.prefix[0] if tokenizer.prefix else tokenizer.backend.token_to_id(texts.START)
     if start is None:
-        raise InputError(f'a decoder begins with a token of its own: expected "{texts.START}" in the vocabulary')
+        raise InputError(f'a decoder begins with its own token: expected "{texts.START}" in the vocabulary')
     return start

@@ -167,5 +167,5 @@ def _owner(teller: type[Teller], head: str) -> tuple[type, str]:
     name = head.replace("-", "_")
     owners = ((owner, f"{name}{end}") for owner in (teller, Cast) for end in ("", "_"))
     if (method := next((each for each in owners if hasattr(*each)), None)) is None:
-        raise LookupError(f"a script says ({head} ...), and nothing is called so")
+        raise LookupError(f"a script calls ({head} ...), but nothing has this name")
     return method

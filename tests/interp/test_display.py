@@ -209,4 +209,4 @@ def test_what_is_not_there_cannot_be_drawn(found, model):
     out = run(model, tiny.token_ids(2, 4), capture="decoder.0.attn.*")
     assert "no metric 'rank'" in refusal(found.figure, "rank")
     assert "no prompt 2" in refusal(out.figure, prompt=2)
-    assert "no attention pattern" in refusal(out.figure, "decoder.0.attn.z")
+    assert "not an attention pattern" in refusal(out.figure, "decoder.0.attn.z")

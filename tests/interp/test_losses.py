@@ -83,8 +83,8 @@ def scaled(part: str, factor: float) -> Transformer:
 NOT_FINITE = r"the weight .*blocks\.0\.attn\.qkv\.weight is not finite, so decoder\.0\.attn\.q holds NaN"
 OVERFLOWING, DAMAGED = ("1.mlp.down", 1e38), ("0.attn.qkv", math.nan)
 REFUSED = [
-    (lambda: loss(model("bert"), token_ids(1, 5)), "only a decoder alone"),
-    (lambda: loss(two_stacks("original"), token_ids(1, 5)), "only a decoder alone"),
+    (lambda: loss(model("bert"), token_ids(1, 5)), "only a decoder without"),
+    (lambda: loss(two_stacks("original"), token_ids(1, 5)), "only a decoder without"),
     (lambda: loss(model("gpt2"), "text"), "no tokenizer"),
     (lambda: loss(model("gpt2"), rows((5, 1))), "two tokens or more, got fewer in text 1"),
     (lambda: loss(model("gpt2"), token_ids(1, 20), stride=13), "stride must lie in 1-12"),

@@ -143,7 +143,7 @@ class _Estimates:
         if not isinstance(sites, Mapping) or not sites:
             raise InputError(f'expected the axes of each site, {{"z": ("layer", "head")}}; got {sites!r}')
         if "logits" in sites:
-            raise InputError("the logits are what metrics read: expected sites before them")
+            raise InputError("metrics read the logits: expected sites before them")
         self.model, self.pairs = model, pairs
         first, *rest = sites
         plan = Plan.from_arguments(model, pairs, metrics, first, sites[first], *place)

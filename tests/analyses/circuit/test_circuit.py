@@ -213,7 +213,7 @@ CLEAN = "clean,corrupt,answer,wrong\n"
         ([], None, "expected --pairs FILE.csv or --task NAME"),
         (["--task", "agreement", "--pairs", "pairs.csv"], None, "not both"),
         (["--task", "typo"], None, "agreement"),
-        (["--task", "agreement", "--position", "END=-1"], None, "--position is of pairs in a file"),
+        (["--task", "agreement", "--position", "END=-1"], None, "--position applies to pairs in a file"),
         (["--pairs", "none.csv"], None, "no file none.csv"),
         (["--pairs", "pairs.csv", "--share", "1.5"], None, "above 0 and up to 1"),
         (["--pairs", "pairs.csv", "--position", "END=9"], None, "no position 9 for END"),

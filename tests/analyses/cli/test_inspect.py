@@ -85,7 +85,7 @@ def test_what_is_not_there_is_one_line(position, tmp_path, capsys):
         (position, "third", "expected a head as L3.H4"),
         (position, "cross.L0.H0", "no head cross.L0.H0: the last is decoder.L1.H2"),
         (bare, "L0.H0", "has no table of heads: it has pairs"),
-        (old, "L0.H0", "is of an earlier interp, whose tables lack"),
+        (old, "L0.H0", "is from an earlier interp, whose tables lack"),
     ):
         assert why in refusal(capsys, "inspect", str(run), name)
 

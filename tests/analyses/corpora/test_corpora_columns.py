@@ -103,7 +103,7 @@ def test_the_digest_tells_what_was_done_to_what(file: Path, tmp_path: Path):
 def test_a_function_has_no_hash_and_needs_a_name(file: Path, name):
     corpus = read(file)
     for n in (1, 2):  # both have the same source, so their hashes were equal
-        with pytest.raises(InputError, match=r'filter: expected name="..." in words that change with what'):
+        with pytest.raises(InputError, match=r'filter: expected a name="..." that changes with what'):
             corpus.filter(lambda text, n=n: len(text.words) > n, name=name)
-    with pytest.raises(InputError, match=r'map: expected name="..." in words that change with what'):
+    with pytest.raises(InputError, match=r'map: expected a name="..." that changes with what'):
         corpus.map(upper, name=name)

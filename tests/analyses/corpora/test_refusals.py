@@ -79,7 +79,7 @@ def test_a_later_mistake_is_reported_when_it_is_reached(tmp_path: Path) -> None:
 def test_a_document_has_an_end(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "MOST_WORDS", 3)
     sentences = ["# newdoc id = tale", ENTITIES, *[word(1), ""] * 4]
-    with pytest.raises(InputError, match="tale has more than 3 words, the most of one text"):
+    with pytest.raises(InputError, match="tale has more than 3 words, the limit for one text"):
         texts(kind, *(sentences if kind == "gum" else novel("a/ b/ c/ d/")))
 
 

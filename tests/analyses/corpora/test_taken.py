@@ -116,7 +116,7 @@ def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
         (lambda: corpora.from_rows(FRAME, text="review", target="n"), 'row 0: expected a string in "n", got 1'),
         (
             lambda: corpora.from_rows(FRAME, text="review", tags="book"),
-            "a list, one value a word, in \"book\", got 'x'",
+            "a list, one value per word, in \"book\", got 'x'",
         ),
         (lambda: annotated(pd.DataFrame({**UD, "head": [[1, -1, 1], [-1]]})), "numbered as in CoNLL-U, .* got -1"),
         (lambda: annotated(pd.DataFrame({**UD, "text": ["He goes.", "No"]}), text="text"), "got 'ran' where it goes"),

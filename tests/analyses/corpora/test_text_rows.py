@@ -54,7 +54,7 @@ def test_a_text_a_row_by_the_columns_that_take_names(tmp_path: Path, name: str) 
         ({"body": ["a"]}, 'expected a column "text" or "words", got body: rename one, or corpora.from_rows'),
         ({"text": [1]}, '1: expected a string in "text", got 1'),
         ({"text": ["a " * 9], "words": [["b"]]}, "1: expected the words to spell the text"),
-        ({"words": [7]}, '1: expected a list, one value a word, in "words", got 7'),
+        ({"words": [7]}, '1: expected a list, one value per word, in "words", got 7'),
         ({"text": ["a", "b" * 10_001]}, r"[23]: the text 'a\.\w+:[23]' has a word of 10,001 characters"),
     ],
 )

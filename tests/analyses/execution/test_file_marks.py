@@ -22,7 +22,7 @@ def test_a_picture_of_ours_is_told_from_that_of_others(format, tmp_path):
     drawing().savefig(ours, format=format, metadata=PICTURES[format])
     drawing().savefig(theirs, format=format)
     check_free(ours)
-    with pytest.raises(InputError, match=rf"theirs\.{format} is there, and interp did not write it"):
+    with pytest.raises(InputError, match=rf"theirs\.{format} exists, but interp did not write it"):
         check_free(theirs)
     check_free(theirs, force=True)
 

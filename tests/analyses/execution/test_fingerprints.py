@@ -176,17 +176,17 @@ def code(*given):
 @pytest.mark.parametrize(
     ("built", "why"),
     [
-        (lambda at: edited(load(at), {Z: lambda z: z * 0}), f"the edit of {Z} is a function of your own"),
-        (lambda at: edited(load(at), {Z: SelectiveEdit(lambda z: z, {})}), "is a function of your own"),
-        (lambda at: edited(edited(load(at), {Z: lambda z: z}), {Z: zero()}), "is a function of your own"),
+        (lambda at: edited(load(at), {Z: lambda z: z * 0}), f"the edit of {Z} is your own function"),
+        (lambda at: edited(load(at), {Z: SelectiveEdit(lambda z: z, {})}), "is your own function"),
+        (lambda at: edited(edited(load(at), {Z: lambda z: z}), {Z: zero()}), "is your own function"),
         (lambda at: changed(at, lambda loaded: loaded.last.norm.register_forward_hook(code)), "norm runs code"),
         (lambda at: changed(at, lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
         (lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "forward", code)), "norm runs code"),
         (
             lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", Words(word_level("a")))),
-            "Words is a tokenizer of your own",
+            "Words is your own tokenizer",
         ),
-        (lambda at: Whole(load(at)), "Whole is a class of your own"),
+        (lambda at: Whole(load(at)), "Whole is your own class"),
     ],
 )
 def test_what_runs_code_of_the_users_own_has_no_fingerprint_and_keeps_nothing(built, why, directory, tmp_path):

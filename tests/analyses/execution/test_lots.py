@@ -134,9 +134,9 @@ def test_what_is_kept_is_what_was_there():
     np.testing.assert_array_equal(again[3][1], value[3][1])
     assert (again["n"], again["h"], again["c"], again["s"]) == (None, heads, value["c"], value["s"])
     assert repr(again["f"]) == repr([float("nan"), -0.0, 1e-300, True, float(np.float32(0.1))])
-    with pytest.raises(TypeError, match="is no plain value"):
+    with pytest.raises(TypeError, match="is not a plain value"):
         encoded(lambda: 1)
-    with pytest.raises(ValueError, match="no class of ours"):
+    with pytest.raises(ValueError, match="not one of our classes"):
         decoded(content.replace(b"analyses.reading.inputs:Heads", b"subprocess.............:Popen"))
 
 
@@ -213,7 +213,7 @@ def test_what_a_cluster_cannot_do_is_refused_in_a_line():
             lots.do(partial(next_ids, copying([planted.uniform], [planted.uniform])), [("a",)])
         with torch.no_grad():
             model.last.embed.token.weight[3, 3] += 1
-        with pytest.raises(ClusterError, match=r"textbook on \S+ is another model than here"):
+        with pytest.raises(ClusterError, match=r"textbook on \S+ differs from the model here"):
             lots.do(partial(next_ids, model), [("The baker",)])
     with (
         using(Setting(Shards(), Older())),

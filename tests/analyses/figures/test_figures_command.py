@@ -106,7 +106,7 @@ def test_what_cannot_be_drawn_is_one_line(position, tmp_path, capsys, monkeypatc
         ("width: expected 2 to 20 inches; 3.3 is a column of a paper, 6.9 its page; got 0.5", "--width", "0.5"),
         ("got nan", "--width", "nan"),
         ("font_size: expected 5 to 30 points; got -1", "--font-size", "-1"),
-        ("taken is a file, where a directory is to be: choose another --out", "--out", "taken"),
+        ("taken is a file, not a directory: choose another --out", "--out", "taken"),
         ("taken is a file", "--out", "taken/paper"),
         (
             f"{position / 'figures'} holds the run's own figures",
@@ -133,7 +133,7 @@ def test_where_a_figure_cannot_be_drawn_or_written_none_is_and_what_was_there_st
         paper_figures.write(run, paper, force=True)
     assert sorted(each.name for each in paper.iterdir()) == ["position-gains.pdf", "position-heads.pdf"]
     assert (paper / "position-heads.pdf").read_text() == "of yesterday"
-    with pytest.raises(InputError, match=r"position-heads\.pdf is there, and interp did not write it"):
+    with pytest.raises(InputError, match=r"position-heads\.pdf exists, but interp did not write it"):
         paper_figures.write(run, paper, ["position-heads"])
     for force in (True, False):  # the second time, the file is ours
         paper_figures.write(run, paper, ["position-heads"], force=force)
@@ -184,7 +184,7 @@ def test_a_run_keeps_patterns_from_which_one_head_its_lines_and_all_heads_are_dr
     assert len(lines.axes[0].collections[0].get_paths()) == (looked.attentions[0].weights[0, 0] >= 0.05 * 255).sum()
     assert "L0.H0" in getattr(lines, "caption", "")
     assert drawn["atlas"](horizontal=True).axes[0].get_xlabel() == "layer"
-    for heads, said in (("L0.H0", "no pattern of L0.H0 is kept"), ("cross.L0.H1", "reads other tokens than")):
+    for heads, said in (("L0.H0", "no stored pattern of L0.H0"), ("cross.L0.H1", "reads other tokens than")):
         assert said in refusal(capsys, "figures", str(run), "lines", "--head", "decoder.L0.H1", "--head", heads)
     many = Viewer((passage(400, 40),), {}).kept
     assert 0.9 * KEPT < sum(len(str(part)) for row in many for part in row) <= KEPT

@@ -207,7 +207,7 @@ def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
         (out, other, "is about tiny: it has no names for heads"),
         (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint is another \(weights, settings, edits"),
         (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint is another"),  # which has none
-        (bare, MODEL, "bare is no report of heads: expected a directory that `interp report` left"),
+        (bare, MODEL, "bare is not a report of heads: expected a directory from `interp report`"),
     ):
         with pytest.raises(InputError, match=why):
             called_by(report, model)

@@ -197,7 +197,7 @@ def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
 
 @pytest.mark.parametrize(
     ("texts", "message"),
-    [([], "holds no text"), ([AnnotatedText(("w1",), (True,), "short")], "no row of this corpus is claimed")],
+    [([], "holds no text"), ([AnnotatedText(("w1",), (True,), "short")], "no measure claims a row of this corpus")],
 )
 def test_bad_input_gets_one_clear_error(texts, message):
     model = Planted(["w1", "w2"], [[planted.uniform]], n_ctx=16, start="<s>").build()

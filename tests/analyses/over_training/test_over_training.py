@@ -389,7 +389,7 @@ class TestWhichRun:
 
     def test_one_that_is_named_must_be_of_the_model_and_tell_of_heads(self, model, tmp_path):
         of_another = run_of_folder(record(tmp_path / "other", look_at(1, layers=1), look_at(2, layers=1)), load)
-        with pytest.raises(InputError, match=r"other trained another model: its record is of 1 layer of 3 heads, this"):
+        with pytest.raises(InputError, match=r"other trained another model: its record describes 1 layer of 3 heads"):
             report.build(model, [], tmp_path / "out", behaviours=["position"], training=of_another)
         assert not (tmp_path / "out").exists()
         with pytest.raises(InputError, match="says nothing about heads: expected heads/"):

@@ -119,10 +119,10 @@ def trained(recipe, run, tmp_path) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--resume --set model.n_layers=2", "run was begun with another recipe: model.n_layers was 1 and is"),
+        ("--resume --set model.n_layers=2", "run was started with another recipe: model.n_layers was 1 and is"),
         ("--resume --set training.dropout=0", "training.dropout was 0.1 and is now 0.0; resume with run"),
-        ("--resume --set data.book.path=other.txt", "the run was begun with another"),
-        ("", "run holds a run already: --resume goes on with it"),
+        ("--resume --set data.book.path=other.txt", "the run was started with another"),
+        ("", "run holds a run already: --resume continues it"),
     ],
 )
 def test_a_run_is_not_gone_on_with_as_another(recipe, trained, arguments, message, capsys):
@@ -190,7 +190,7 @@ def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(reci
     before = {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()}
     for out in ("run", "."):  # the second has the user's own recipe
         line = refusal(capsys, "train", recipe, "--out", out)
-        assert "which no unfinished training of ours left: choose another --out" in line
+        assert "which no unfinished training of interp left: choose another --out" in line
     assert {path: path.read_bytes() for path in Path("run").rglob("*") if path.is_file()} == before
 
 

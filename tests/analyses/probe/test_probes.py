@@ -162,7 +162,7 @@ class TestItems:
         assert not items.documents["train"] & items.documents["test"]
         assert len(items.documents["test"]) == pytest.approx(20, abs=10)
         both = tagged(4)
-        with pytest.raises(InputError, match="of both the corpus and the held-out one"):
+        with pytest.raises(InputError, match="is a document of both corpora"):
             probes.measure(model(), both, held_out=both)
 
     def test_words_are_capped_and_those_of_held_out_documents_half_as_much(self):

@@ -83,6 +83,6 @@ def test_a_report_stands_where_some_effects_were_measured_and_others_had_nothing
         model, [read("tales:24")], tmp_path / "out", behaviours=behaviours, exact=True, probes=False, experiments=False
     )
     run = runs.read(tmp_path / "out")
-    assert "no row of this corpus is claimed" in run.facts["labels_left_out"]["coreference"]
+    assert "no measure claims a row of this corpus" in run.facts["labels_left_out"]["coreference"]
     effects = run.table("evidence").groupby("behaviour")["effect"].count()
     assert effects["position"] > 0 == effects["coreference"]

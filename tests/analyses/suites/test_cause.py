@@ -137,9 +137,9 @@ def test_each_preference_without_a_contrast_is_counted(model):
     found, left_out = contrasts(model, Paradigm("none", (alone, twin, ends, long)))
     assert not found
     assert [*left_out.values()] == [1, 1, 2]
-    said = ("comes after what differs", "longer than the context", "no item of its group")
+    said = ("no shared word follows the difference", "longer than the context", "no item of its group")
     assert all(words in why for words, why in zip(said, left_out, strict=True))
-    assert "critical words differ" in next(iter(contrasts(model, Paradigm("none", (critical,)))[1]))
+    assert "critical words and the text before" in next(iter(contrasts(model, Paradigm("none", (critical,)))[1]))
 
 
 def test_a_partner_has_the_answers_the_other_way_and_aligns_best(model):
@@ -277,7 +277,7 @@ def test_suites_are_joined_if_their_paradigms_differ(paradigm):
     suite = Suite("a", (paradigm,), Counter(x=1))
     both = suites.joined([suite, Suite("b", (replace(paradigm, name="b"),), Counter(x=2))])
     assert (both.name, len(both.paradigms), both.left_out) == ("a, b", 2, Counter(x=3))
-    with pytest.raises(InputError, match="turns is there more than once"):
+    with pytest.raises(InputError, match="turns occurs more than once"):
         suites.joined([suite] * 2)
 
 
@@ -285,7 +285,7 @@ SLIPS = {
     "builtin:nothing": "no suite builtin:nothing; there are agreement",
     "missing.csv": 'no file or directory "missing.csv"',
     "builtin:agreement --limit 0": "greater than or equal to 1",
-    "builtin:agreement builtin:agreement": "is there more than once",
+    "builtin:agreement builtin:agreement": "occurs more than once",
     "": "Missing argument",
 }
 

@@ -60,7 +60,7 @@ def test_a_suite_is_its_seed_s_and_says_what_it_cannot_make():
     assert len(builtin("two-people", pairs=3).paradigms[0].items) == 6
     with pytest.raises(InputError, match=r"no suite builtin:islands; there are agreement, .*two-people:stories"):
         builtin("islands")
-    with pytest.raises(InputError, match=r":stories: expected fewer pairs, as its words make about \d+; got"):
+    with pytest.raises(InputError, match=r":stories: expected fewer pairs, because its words make about \d+; got"):
         builtin("agreement:stories", pairs=10_000)
 
 

@@ -116,7 +116,7 @@ def test_a_folder_s_suites_are_read_together(tmp_path):
     suite = suites.read(tmp_path)
     assert [each.name for each in suite.paradigms] == ["a", "agreement", "number"]
     assert suite.left_out.total() == 1
-    assert "agreement is there more than once" in refusal(suites.read, tmp_path, tmp_path / "b.jsonl")
+    assert "agreement occurs more than once" in refusal(suites.read, tmp_path, tmp_path / "b.jsonl")
 
 
 def condition(**regions: object) -> list[dict[str, object]]:
@@ -129,14 +129,14 @@ REFUSED = {
     "expected sentences of 1-2,000 characters, got 2,001": pair("a " * 1_000 + "a", "b"),
     "got no such object": "{" + "[" * 100_000,
     'expected the metric "sum"': json.dumps(gym(meta={"metric": "mean"})),
-    '"meta" is to be an object': json.dumps(gym(meta=3)),
+    '"meta" must be an object': json.dumps(gym(meta=3)),
     "expected a formula": json.dumps(gym(predictions=[{"formula": "(1;%a%)"}])),
     "got 1 and 0": json.dumps(gym(predictions=[])),
-    '"predictions" and "items"; "content" is to be a text, got None': json.dumps(gym(items=condition(content=None))),
-    "expected what predictions read, (3;%match%) among it": json.dumps(gym(items=condition(content="a"))),
+    '"predictions" and "items"; "content" must be a text, got None': json.dumps(gym(items=condition(content=None))),
+    "expected (3;%match%), which predictions read": json.dumps(gym(items=condition(content="a"))),
     "lacks the columns good, bad": "clean,corrupt\na,b\n",
     "row 1 lacks a sentence": "good,bad\na,\n",
-    "row 1 marks critical in one": "good,bad\n{critical:a} b,a c\n",
+    "row 1 marks critical in only one": "good,bad\n{critical:a} b,a c\n",
     "row 1 marks critcal: expected named or critical": "good,bad\n{critcal:a} b,{critcal:a} c\n",
     "marks critical twice": "good,bad\n{critical:a} {critical:b},c\n",
     "is empty": "",

@@ -197,7 +197,7 @@ def test_a_page_of_ours_is_replaced_and_a_file_of_others_where_it_is_told(tmp_pa
     asked = "view", TEXT, "--out", str(page)
     with monkeypatch.context() as patched:
         patched.setattr("analyses.viewer.read", lambda *_: pytest.fail("it read before it looked"))
-        assert "page.html is there, and interp did not write it" in refusal(capsys, *asked)
+        assert "page.html exists, but interp did not write it" in refusal(capsys, *asked)
     assert page.read_text() == "mine"
     assert command(capsys, *asked, "--force").code == 0
     assert command(capsys, *asked).code == 0
@@ -263,7 +263,7 @@ def test_what_cannot_be_viewed_says_what_to_do(viewed):
         (lambda: view(run(MODEL, "Tim saw")), r'no pattern was captured.*capture="\*.pattern"'),
         (lambda: view(run(MODEL, "Tim", "*.1.attn.pattern")), "'decoder.0.attn.pattern' was not captured"),
         (lambda: view(MODEL), r"view\(model, "),
-        (lambda: view(viewed, "more"), "no texts beside it"),
+        (lambda: view(viewed, "more"), "expected no texts"),
         (lambda: view(viewed, head="L7.H0"), "no head 'L7.H0'"),
     ]:
         with pytest.raises(InputError, match=expected):

@@ -163,7 +163,7 @@ MISUSE = [
     (lambda: attribute(right=torch.tensor([1, 2])), "each of the 3 prompts"),
     (lambda: attribute(right=" he"), "no tokenizer"),
     (lambda: attribute(direction=torch.ones(18)), r"shape \(19,\) or \(3, 19\)"),
-    (lambda: attribute(right=3, position=[1, 2]), "one position of each prompt"),
+    (lambda: attribute(right=3, position=[1, 2]), "one position per prompt"),
     *((lambda name=name: attribute(name, direction=ONES), "norms come after its sums") for name in POST),
     (lambda: direct_logit_attribution(model("gpt2", output="none"), ragged(), 3), "give a direction"),
     (lambda: attribute(right=3).by_head("cross"), r"no attention 'cross' in this model: expected self$"),

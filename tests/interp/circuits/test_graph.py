@@ -118,9 +118,9 @@ def test_what_is_refused_is_said_in_a_line():
         from_nodes(base, ["head"])
     with pytest.raises(InputError, match="names no positions"):
         from_edges(base, [("S", "embed", "logits")])
-    with pytest.raises(InputError, match="this circuit is of another model: expected a graph of"):
+    with pytest.raises(InputError, match="this circuit belongs to another model: expected a graph of"):
         check_circuit(tiny.model("gpt2"), whole(other))
-    with pytest.raises(InputError, match="circuits of different graphs"):
+    with pytest.raises(InputError, match="expected two circuits of one graph"):
         _ = whole(base) | whole(other)
     with pytest.raises(InputError, match="as booleans of shape"):
         Circuit(base, torch.zeros(2, 2, dtype=torch.bool))

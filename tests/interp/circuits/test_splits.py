@@ -38,10 +38,10 @@ def test_a_prompt_and_its_copy_are_one_group_whatever_its_padding():
 def test_what_chose_does_not_report():
     offered = pairs(6)
     left, right = (offered.take(torch.tensor(rows)) for rows in ([0, 1, 2], [2, 3, 4]))
-    with pytest.raises(InputError, match="1 pair would report on a circuit that they chose"):
+    with pytest.raises(InputError, match="expected each pair on one side, got 1 pair on both"):
         Split(left, right)
     right = offered.take(torch.tensor([3, 4, 5]))
-    with pytest.raises(InputError, match="group 'b' would report on a circuit that it chose"):
+    with pytest.raises(InputError, match="expected each group on one side, got 'b' on both"):
         Split(left, right, ("a", "a", "b"), ("b", "c", "c"))
     with pytest.raises(InputError, match="expected a group for each of 6 pairs, got 2"):
         Split.from_pairs(offered, ["a", "b"])

@@ -205,4 +205,4 @@ def test_strings_end_texts_and_pieces_are_the_continuations():
     assert cut.tokens.lengths[0] < whole.tokens.lengths[0]
     pieces = generate_pieces(built, "The old lady", 10**6)  # the loop may be left early
     assert "".join(next(pieces)[0] for _ in range(6)) == generate(built, "The old lady", 6).continuations[0]
-    assert "no tokenizer, so what it writes is no text" in refusal(next, generate_pieces(model("gpt2"), PROMPTS))
+    assert "no tokenizer, so it writes no text" in refusal(next, generate_pieces(model("gpt2"), PROMPTS))

@@ -74,10 +74,10 @@ REFUSED = [
     (paths(Receiver("mlp", 0), sender="mlp_out", by=LAYERS), r"no mlp_out is written before 0\.mlp read"),
     (paths(Receiver("q", 1, 0), model=variant("norm over all heads")), "over all heads at once"),
     (paths(Receiver("logits"), model=TWO, pairs=SOURCES, stack="encoder"), "no receiver 'logits' in the encoder"),
-    (paths(Receiver("q", 1), model=TWO, pairs=TARGETS, stack="encoder"), "made of the source, which these pairs sh"),
+    (paths(Receiver("q", 1), model=TWO, pairs=TARGETS, stack="encoder"), "comes from the source, which these pairs sh"),
     # estimates, edges, searches
     (estimated({}), "expected the axes of each site"),
-    (estimated({"logits": PLACES}), "logits are what metrics read: expected sites before them"),
+    (estimated({"logits": PLACES}), "metrics read the logits: expected sites before them"),
     (estimated({"z": LAYERS}, metric=p.rank()), "rank has no gradient"),
     (estimated({"z": LAYERS}, metric=BROKEN), "broken is nan for prompt 0: expected a finite number"),
     (estimated({"z": LAYERS}, model=SILENT), "no output layer"),
@@ -91,7 +91,7 @@ REFUSED = [
     (searched(k=0), "k must lie between 1 and the number of cells, 12; got 0"),
     (searched(confidence=1.0), "confidence lies between 0 and 1, got 1.0"),
     (searched(tie=-0.1), "tie is a share"),
-    (searched(site="mlp.pre", by=("layer", "neuron")), r"'mlp\.pre' only many: use `sweep`"),
+    (searched(site="mlp.pre", by=("layer", "neuron")), r"'mlp\.pre' needs many: use `sweep`"),
     # ablations
     (ablated(site="pattern", kind="mean"), "cannot ablate 'pattern' by kind='mean'.* expected 'zero'"),
     (ablated(kind="mean", mean=torch.zeros(3, 24)), r"shape \(3, 4, 6\), got \(3, 24\)"),
@@ -108,7 +108,7 @@ REFUSED = [
     (partial(p.mean_activation, TWO, IDS), r"two texts: expected \(sources, targets\)"),
     (partial(p.knock_out, variant("local, capped"), PAIRS.clean, [FAR]), "leave each row another one"),
     # two stacks
-    (swept(model=TWO, pairs=TARGETS, stack="encoder"), r"encoder\.0\.attn\.z is made of the source, which these pairs"),
+    (swept(model=TWO, pairs=TARGETS, stack="encoder"), r"encoder\.0\.attn\.z comes from the source, which these pairs"),
     (swept(model=TWO, pairs=SOURCES, stack="encoder", attention="cross"), "in this model's encoder: expected self"),
     (swept("resid_pre", LAYERS, model=TWO, pairs=SOURCES, attention="cross"), "site 'resid_pre' in cross-at"),
     (swept("resid_cross", LAYERS, model=TWO, pairs=SOURCES, stack="encoder"), "'resid_cross' in the encoder"),

@@ -136,7 +136,7 @@ def test_text_is_read_plain_or_packed_and_paragraphs_are_joined(tmp_path):
 def test_a_broken_shard_is_refused_by_name(tmp_path):
     (tmp_path / "a.txt").write_text("fine " * 50)
     cut = gzip.compress(os.urandom(5000))[:-100]
-    for content, message in ((cut, "cannot be read"), (gzip.compress(b"caf\xe9"), "is no UTF-8 text")):
+    for content, message in ((cut, "cannot be read"), (gzip.compress(b"caf\xe9"), "is not UTF-8 text")):
         (tmp_path / "shard-7.txt.gz").write_bytes(content)
         with pytest.raises(InputError, match=rf"shard-7\.txt\.gz {message}"):
             tokenize(read(find(tmp_path)), tokenizer(), tmp_path / "made" / "tokens", "")

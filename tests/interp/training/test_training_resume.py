@@ -193,7 +193,7 @@ def test_a_directory_in_use_is_left_alone_and_another_architecture_refused(tmp_p
     assert (tmp_path / "model.safetensors").read_bytes() == before
     for n_layers in (3, 1):
         other = model(replace(DECODER, decoder=replace(DECODER.decoder, n_layers=n_layers)))
-        with pytest.raises(InputError, match=r"the state is of another architecture: .*absent"):
+        with pytest.raises(InputError, match=r"the state belongs to another architecture: .*absent"):
             train(other, sources(), SHORT, tmp_path, save=save, resume=True)
     for name in (state.FILE, "config.json"):  # a run's file; any model's file
         assert "holds a run or a model already" in refusal(go, tmp_path, SHORT)

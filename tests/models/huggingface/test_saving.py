@@ -87,7 +87,7 @@ def test_a_new_directory_is_as_private_as_the_umask_says_and_an_earlier_one_as_i
 def test_a_file_by_a_models_name_that_is_of_none_is_not_replaced(name, tmp_path):
     (tmp_path / name).write_text('{"editor": "mine"}')
     message = refusal(save, decoder(1e-5, 0), tmp_path)
-    assert f"holds {name}, which belongs to no model: choose another directory" in message
+    assert f"holds {name}, which is not part of a model: choose another directory" in message
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {name: '{"editor": "mine"}'}
 
 

@@ -131,7 +131,7 @@ def test_every_edit_has_our_effect(both, name):
     last = f"{[*ours.config.stacks][-1]}.resid_final"
     for site, place in theirs.places.items():
         if not place.changeable:
-            with pytest.raises(InputError, match=f"{site} can be read in this model and not changed"):
+            with pytest.raises(InputError, match=f"{site} can be read in this model but not changed"):
                 run(theirs, edit={site: scale(0.5)}, **given)
             assert sites(theirs)[site].meaning.endswith("can only be read")
             continue
@@ -318,7 +318,7 @@ MINE = {"AutoConfig": "mine.Mine", "AutoModelForCausalLM": "mine.Model"}
         ({"model_type": "nothing", "architectures": ["NothingForCausalLM"]}, "does not know this model"),
         ({"n_layer": 3}, "the weights lack"),
         ({"model_type": "mine", "auto_map": MINE}, "does not know this model"),
-        ({"quantization_config": {"bits": 4}}, "has a quantization_config: weights that are rounded already"),
+        ({"quantization_config": {"bits": 4}}, "has a quantization_config: quantized weights"),
     ],
 )
 def test_directories_that_cannot_be_wrapped(directories, tmp_path, fields, message):
@@ -379,4 +379,4 @@ def test_what_changes_a_bridge_changes_its_fingerprint(directories, tmp_path):
     seen.append(fingerprint(plain))
     assert len({*seen}) == len(seen)
     plain.bridge.blocks[0].hook_resid_pre.add_hook(lambda value, hook: value)
-    assert "code of your own, which has no hash" in refusal(fingerprint, plain)
+    assert "your own code, which has no hash" in refusal(fingerprint, plain)

@@ -277,7 +277,7 @@ def test_a_run_that_went_on_with_other_weights_is_not_resumed(tmp_path):
     shutil.rmtree(tmp_path / "run")
     trained({**TINY, "training": {**TINY["training"], "seed": 1}}, tmp_path)
     again = refusal(more.train, tmp_path / "more", cache=tmp_path / "cache", resume=True)
-    assert "the run was begun with another start" in again
+    assert "the run was started with another start" in again
 
 
 def test_what_a_model_was_taught_to_write_first_is_written_first(shared_file, tmp_path):
