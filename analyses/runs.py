@@ -78,7 +78,7 @@ class RunFolder:
             content = path.read_bytes()
             expected = (self.facts.get(SUMS) or {}).get(name)  # early runs have no checksums
             if expected not in (None, digest([content])):
-                raise ValueError("it is not as it was written")
+                raise ValueError("it has changed since it was written")
             _check_size(content)
             return pd.read_parquet(BytesIO(content))
         except (OSError, ValueError, pa.ArrowException) as error:
@@ -134,7 +134,7 @@ def _check_size(content: bytes) -> None:
     groups = [file.metadata.row_group(index) for index in range(file.metadata.num_row_groups)]
     cells = sum(group.num_rows for group in groups) * len(file.schema_arrow)
     if cells > _MOST_CELLS:
-        raise ValueError(f"it has {cells:,} cells, and {_MOST_CELLS:,} are the most")
+        raise ValueError(f"it has {cells:,} cells; the limit is {_MOST_CELLS:,}")
     kinds = [each.value_type if isinstance(each, pa.DictionaryType) else each for each in file.schema_arrow.types]
     tests = pa.types.is_primitive, pa.types.is_null, pa.types.is_string, pa.types.is_large_string
     if unknown := [kind for kind in kinds if not any(test(kind) for test in tests)]:
@@ -148,7 +148,7 @@ def _check_size(content: bytes) -> None:
     lengths = [pc.call_function("binary_length", [each.dictionary]).take(each.indices) for each in texts]
     size = sum(pc.call_function("sum", [each]).as_py() or 0 for each in lengths)
     if size > LARGEST_WHOLE:
-        raise ValueError(f"it has {size:,} bytes of text, and {LARGEST_WHOLE:,} are the most")
+        raise ValueError(f"it has {size:,} bytes of text; the limit is {LARGEST_WHOLE:,}")
 
 
 def read(out: str | Path) -> RunFolder:

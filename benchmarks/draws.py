@@ -107,9 +107,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--corpus", action="append", help="tales:100 by default")
-    parser.add_argument("--report", type=Path, help="a directory that `interp report` left, instead of a corpus")
+    parser.add_argument("--report", type=Path, help="a directory from `interp report`, instead of a corpus")
     parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--pairs", type=int, help="as of `interp report`")
+    parser.add_argument("--pairs", type=int, help="as in `interp report`")
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.corpus = options.corpus or ["tales:100"]

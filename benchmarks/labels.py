@@ -558,7 +558,7 @@ def main() -> None:
     """Answer all questions and print the table with its targets."""
     quick, smallest = "8 models of each kind instead of 200", "one model of each kind, on a few short texts"
     parser = arguments(__doc__, quick=quick, smallest=smallest)
-    parser.add_argument("--models", type=int, help="how many of each kind instead")
+    parser.add_argument("--models", type=int, help="models of each kind, instead")
     parser.add_argument("--first", type=int, default=0, help="seed of the first model: several machines share 200")
     parser.add_argument("--only", choices=KINDS)
     parser.add_argument("--corpus", default="tales:100:11", help="text for labelling copies and for shuffling words")

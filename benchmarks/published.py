@@ -110,7 +110,7 @@ def scores(model: Transformer, specs: Sequence[str]) -> None:
         table = results.table.loc[results.table["half"] == REPORTING]
         (title,) = set(table["paper"])
         print(f"{title}: {results.clusters:,} clusters, context {model.config.n_ctx}\n")
-        print(f"| | head | value | {' | '.join(RULES)} | head less the chosen rule | n | sees |")
+        print(f"| | head | value | {' | '.join(RULES)} | head minus chosen rule | n | sees |")
         print("|---|---|---|---|---|---|---|---|")
         for (score, condition), rows in table.groupby(["score", "condition"], sort=False):
             head = rows.loc[rows["chosen"] & rows["head"].notna()].iloc[0]
@@ -198,7 +198,7 @@ def sentences(model: Transformer, files: Sequence[Path], novels: Path | None) ->
     """Print a row per file of pairs."""
     tokenizer, counts = tokenizer_of(model), None if novels is None else by_counts(model, novels)
     print(
-        "| pairs | model | n, model where words that decide are one token | 5-gram | model less 5-gram | last noun ",
+        "| pairs | model | n, model if deciding words are one token | 5-gram | model minus 5-gram | last noun ",
         end="",
     )
     print("| published: n-gram | LSTM | GPT-2 |\n|---|---|---|---|---|---|---|---|---|")
@@ -260,7 +260,7 @@ def main() -> None:
     four = kinds.add_parser("sentences")
     four.add_argument("--novels", type=Path, help="text to count 5-grams on; by default this rival is left out")
     five = kinds.add_parser("sentence-heads")
-    five.add_argument("--answer", action="append", default=[], help="patch pairs with two of these words alone")
+    five.add_argument("--answer", action="append", default=[], help="patch only pairs with two of these words")
     for each in (four, five):
         each.add_argument("files", nargs="+", type=Path)
     for each in (one, two, three, four, five):

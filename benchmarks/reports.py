@@ -51,7 +51,7 @@ def main() -> None:
     """Print one JSON line per row."""
     quick, smallest = "the default and MiniLM on 30 tales", "the default on 10 tales, nothing exact"
     parser = arguments(__doc__, quick=quick, smallest=smallest, estimated="not again with --exact")
-    parser.add_argument("--only", default="", help="rows whose name begins so")
+    parser.add_argument("--only", default="", help="rows whose name begins with this")
     parser.add_argument("--gpt2", help="a directory with GPT-2 small's weights; by default random ones")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")

@@ -240,7 +240,7 @@ def main() -> None:
     parser = arguments(
         __doc__, quick="fewer texts and turns, and two layers of GPT-2", smallest="the default on 10 texts, in one turn"
     )
-    parser.add_argument("--only", choices=["default", "minilm", "gpt2"], help="one row alone")
+    parser.add_argument("--only", choices=["default", "minilm", "gpt2"], help="only one row")
     parser.add_argument("--ewt", type=Path, default=Path("../shared/data/ud-ewt/en_ewt-ud-dev.conllu"))
     options = parser.parse_args()
     turns = 1 if options.smallest else 3 if options.quick else 7

@@ -112,7 +112,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1_000)
     parser.add_argument("--loop", type=int, default=100)
     parser.add_argument("--text", default="tales:1000")
-    parser.add_argument("--texts", type=int, help="how many texts of it are counted; by default all")
+    parser.add_argument("--texts", type=int, help="texts of it to count; by default all")
     options = parser.parse_args()
     suite, summary = suites.read(options.blimp), options.blimp / "models_summary.jsonl"
     rows = [json.loads(line) for line in lines(summary)] if summary.is_file() else []

@@ -193,7 +193,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--texts", type=int, default=TEXTS)
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--nulls", type=int, default=0, help="copies with shuffled queries and keys, of each model")
+    parser.add_argument("--nulls", type=int, default=0, help="copies of each model with shuffled queries and keys")
     parser.add_argument("--figure", type=Path, help="draw every head of each model")
     parser.add_argument("--write", type=Path, help="write questions for the checkpoint's check.py, and stop")
     parser.add_argument("--choose", action="store_true", help="print the model that the rule chooses")

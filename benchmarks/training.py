@@ -183,7 +183,7 @@ def operations(shape: StackConfig, row: int) -> int:
 def main() -> None:
     parser = arguments(__doc__, quick="8 rounds instead of 30", smallest="one round, nothing compiled")
     parser.add_argument("--rows", type=int, default=24)
-    parser.add_argument("--row", type=int, default=256, help="tokens a row")
+    parser.add_argument("--row", type=int, default=256, help="tokens per row")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("bfloat16", "float32"), default="bfloat16")
     options = parser.parse_args()

@@ -149,13 +149,13 @@ def _refuse(models: Mapping[str, Model], behaviours: Collection[str] | None) -> 
     for name, model in models.items():
         if len(model.config.stacks) > 1:
             raise InputError(
-                f"expected models of one stack to compare, but {name} has an encoder and a decoder, whose heads are of "
-                "three kinds: leave it out, and run `interp report` on it, which measures each kind"
+                f"expected models of one stack, but {name} has an encoder and a decoder with three kinds of heads: "
+                "leave it out, or run `interp report` on it, which measures each kind"
             )
         if model.tokenizer is None and (words := [each for each in behaviours or () if each != _WITHOUT_WORDS]):
             raise InputError(
                 f"{name} has no tokenizer, and {', '.join(words)} is about words: leave it out, give its directory a "
-                f"tokenizer.json, or compare {_WITHOUT_WORDS} alone, which is read by token ids"
+                f"tokenizer.json, or compare {_WITHOUT_WORDS} alone, which needs only token ids"
             )
 
 

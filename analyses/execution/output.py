@@ -158,7 +158,7 @@ def writing(out: str | Path) -> Iterator[Output]:
             with suppress(OSError):  # not empty, or gone
                 folder.rmdir()
         if isinstance(error, KeyboardInterrupt) and (out / RUN).exists() and UNFINISHED in _record(out):
-            raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured until then") from error
+            raise KeyboardInterrupt(f"{out / 'report.html'} shows what was measured before") from error
         raise
 
 

@@ -319,7 +319,7 @@ def called_by(report: str | Path, model: Model) -> dict[HeadName, Called]:
     if of_model[key] is None or of_report.get(key) != of_model[key]:
         raise InputError(
             f"{report} is about {run.model or 'other models'}: it has no names for heads of this model, whose {key} "
-            "is another (weights, settings, edits or the version of interp differ)"
+            "differs (other weights, settings, edits or version of interp)"
         )
     heads = facts_of(run, {name: run.table(name) for name in run.tables})
     if not heads:

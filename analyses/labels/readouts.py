@@ -70,7 +70,7 @@ def readouts(
             readout = MaskedWord(model.output, mask_id)
         else:
             expected = 'a tokenizer with a mask token ("[MASK]" or "<mask>")'
-            raise InputError(f"a model that sees both ways is read at masked words: expected {expected}, got none")
+            raise InputError(f"a model that sees both ways predicts masked words: expected {expected}, got none")
         return {behaviour.name: readout for behaviour in behaviours}
     windows = [window for text in training for window in windows_of(model, text)]
     read_by: dict[str, Readout] = {}
@@ -80,7 +80,7 @@ def readouts(
             read_by |= dict.fromkeys(names, fitted)
     if not read_by:
         raise InputError(
-            "this model has no output layer, so probes read it, and the training texts have neither tags nor chains "
+            "this model has no output layer, so it needs probes, but the training texts have neither tags nor chains "
             "for these measures: give annotated texts of other documents as `training`"
         )
     return read_by

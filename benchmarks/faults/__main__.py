@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=60, help="kills of trainings, and of runs")
     parser.add_argument("--disks", type=int, default=20, help="full disks")
     parser.add_argument("--races", type=int, default=20, help="pairs of writers at once")
-    parser.add_argument("--only", choices=("damage", "stops"), help="one half alone")
+    parser.add_argument("--only", choices=("damage", "stops"), help="only one half")
     options = parser.parse_args()
     _row(_HEAD)
     _row(["---"] * len(_HEAD))

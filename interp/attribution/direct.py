@@ -225,8 +225,8 @@ def _direction(
     config = model.last.config
     if config.norms_sums:
         raise InputError(
-            "this model's norms come after its sums: each rescales all that was written before, so its stream is "
-            "no sum of what its layers write and there is no direct attribution; patch or ablate instead"
+            "this model's norms follow its sums and rescale earlier writes, so its stream is not the sum of its "
+            "layers' writes: patch or ablate instead"
         )
     if (right is None) == (direction is None) or (wrong is not None and right is None):
         raise InputError("expected either answers (right, and wrong to compare with) or a direction")
@@ -238,8 +238,8 @@ def _direction(
         raise InputError("this model has no output layer, so answers have no logits: give a direction")
     if model.config.transform is not None:
         raise InputError(
-            "this model transforms its final stream before the output layer, so that no logit is a sum of what "
-            "its layers write: give a direction of that stream, or patch or ablate instead"
+            "this model transforms its final stream before the output layer, so logits are not sums of its layers' "
+            "writes: give a direction of that stream, or patch or ablate instead"
         )
     ids = [answer_ids(model, answer, n_prompts) for answer in (right, wrong) if answer is not None]
 

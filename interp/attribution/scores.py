@@ -188,7 +188,7 @@ def scores_of(
     attn, text, device = q.attn, q.text(out), out[q.site].device
     if attn.config.score_cap is not None:
         raise InputError(
-            "this model caps its scores (cap * tanh(score / cap)), so they are no sums of what was written: take "
+            "this model caps its scores (cap * tanh(score / cap)), so they are not sums of writes: use "
             "value_attribution, or remove_from_key and the pattern of a run"
         )
     visibility = Visibility.from_batch(text, causal=attn.config.causal).at(columns)

@@ -55,7 +55,7 @@ def read(path: Path) -> State:
             raise ValueError("it has no checksums")
         sums, now = json.loads(metadata["sums"]), _sums(tensors, metadata["facts"])
         if differing := [name for name in {**sums, **now} if sums.get(name) != now.get(name)]:
-            raise ValueError(f"{differing[0] or 'its record'} is not as it was written")
+            raise ValueError(f"{differing[0] or 'its record'} has changed since it was written")
         return State(tensors, json.loads(metadata["facts"]))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{path} is damaged ({error}): go on from a model in steps/ (start in [model])") from error

@@ -67,7 +67,7 @@ class Fields:
             fields = ", ".join(f"{key} {value!r}" for key, value in sorted(unknown.items()))
             raise InputError(
                 f"config.json: nothing here reads {fields}, which may change what the model computes; "
-                "take it out of config.json if it does not"
+                "if it does not, remove it from config.json"
             )
 
     def size(self, key: str, default: int | None = None, least: int = 1) -> int:

@@ -94,8 +94,8 @@ def family_of(raw: Mapping[str, Any], owner: object, elsewhere: str = "") -> Fam
         )
     if raw.get("auto_map") or raw.get("trust_remote_code"):
         raise InputError(
-            f"{owner}: config.json: auto_map wants code that comes with the model, which is never run; if the "
-            f"weights are those of a plain {name} model, take auto_map out of config.json"
+            f"{owner}: config.json: auto_map needs the model's own code, which we never run; if its weights "
+            f"belong to a plain {name} model, remove auto_map from config.json"
         )
     family = FAMILIES[name]
     for field, expected in {"quantization_config": None, "is_encoder_decoder": family.two_stacks}.items():

@@ -118,7 +118,7 @@ class StoredTexts:
                 digest.update(last)
                 last = line
         if last != f'"{digest.hexdigest()}"\n'.encode():
-            raise ValueError("it is cut short, or not as it was written")
+            raise ValueError("it is cut short, or was changed")
 
     def _write(self) -> None:
         try:

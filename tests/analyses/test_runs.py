@@ -138,7 +138,7 @@ def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
     assert len(runs.read(out).table("heads")) == 2
     other = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
     other.to_parquet(out / "tables" / "heads.parquet")  # a valid table with another number
-    why = r"heads\.parquet cannot be read \(it is not as it was written\): make it again"
+    why = r"heads\.parquet cannot be read \(it has changed since it was written\): make it again"
     with pytest.raises(InputError, match=why):
         runs.read(out).table("heads")
     assert len(runs.read(facts_of(out, tables_sha256=None)).table("heads")) == 2  # a run that recorded no hashes
@@ -159,8 +159,8 @@ def many(content: bytes, rows: int, count: int) -> pa.Table:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (lambda: parquet(many(b"a", 1 << 20, 70)), "it has 73,400,320 cells, and 67,108,864 are the most"),
-        (lambda: parquet(many(b"a" * 5_000, 1 << 18, 1)), "bytes of text, and 1,073,741,824 are the most"),
+        (lambda: parquet(many(b"a", 1 << 20, 70)), "it has 73,400,320 cells; the limit is 67,108,864"),
+        (lambda: parquet(many(b"a" * 5_000, 1 << 18, 1)), "bytes of text; the limit is 1,073,741,824"),
         (lambda: parquet(many(b"a" * 5_000, 9, 1), compression="gzip"), "it is packed by GZIP: expected SNAPPY"),
         (lambda: parquet(pa.table({"a": [[1] * 9]})), "it has values of the kind list<"),
         (lambda: parquet(pa.table({"a": pa.array([b"ab"], pa.binary(2))})), "values of the kind fixed_size_binary"),

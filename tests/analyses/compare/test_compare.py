@@ -209,7 +209,7 @@ def test_plain_text_leaves_out_what_needs_annotation_and_says_so(met, tmp_path):
         ({}, "texts", None, "at least two models to compare, the reference first; got 1: one"),
         ({"two": "copying"}, "texts", ["colour"], "no behaviour colour"),
         ({"two": "mute"}, "texts", ["position", "coreference"], "two has no tokenizer, and coreference is about words"),
-        ({"two": "both"}, "texts", None, r"one stack to compare, but two has an encoder .*: .*`interp report`"),
+        ({"two": "both"}, "texts", None, r"one stack, but two has an encoder .*: .*`interp report`"),
         ({"two": "copying"}, "nothing", POSITION, "holds no text"),
         ({"two": "copying"}, "damaged", POSITION, "^line 7"),  # the text is faulty, not the models
         ({"two": "reader"}, "meetings", POSITION, r"two of the models\. one: .* unknown to this model's tokenizer"),

@@ -205,8 +205,8 @@ def test_what_is_no_report_of_this_model_is_refused_in_one_line(tmp_path):
     other = Transformer(TransformerConfig(decoder=replace(LLAMA, d_mlp=8)))
     for report, model, why in (
         (out, other, "is about tiny: it has no names for heads"),
-        (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint is another \(weights, settings, edits"),
-        (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint is another"),  # which has none
+        (out, edited(MODEL, {"decoder.0.attn.z": zero()}), r"whose fingerprint differs \(other weights, settings"),
+        (out, edited(MODEL, {"decoder.0.attn.z": lambda z: z}), "whose fingerprint differs"),  # which has none
         (bare, MODEL, "bare is not a report of heads: expected a directory from `interp report`"),
     ):
         with pytest.raises(InputError, match=why):
@@ -221,5 +221,5 @@ def test_a_report_from_before_there_were_fingerprints_is_known_by_its_weight_fil
     record["model"]["sha256"] = weights_digest(tmp_path / "model")
     (out / "run.json").write_text(json.dumps(record))
     assert called_by(out, loaded)
-    with pytest.raises(InputError, match="whose sha256 is another"):
+    with pytest.raises(InputError, match="whose sha256 differs"):
         called_by(out, MODEL)

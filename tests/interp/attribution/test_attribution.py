@@ -164,7 +164,7 @@ MISUSE = [
     (lambda: attribute(right=" he"), "no tokenizer"),
     (lambda: attribute(direction=torch.ones(18)), r"shape \(19,\) or \(3, 19\)"),
     (lambda: attribute(right=3, position=[1, 2]), "one position per prompt"),
-    *((lambda name=name: attribute(name, direction=ONES), "norms come after its sums") for name in POST),
+    *((lambda name=name: attribute(name, direction=ONES), "norms follow its sums") for name in POST),
     (lambda: direct_logit_attribution(model("gpt2", output="none"), ragged(), 3), "give a direction"),
     (lambda: attribute(right=3).by_head("cross"), r"no attention 'cross' in this model: expected self$"),
     (lambda: logit_lens(model("gpt2"), ragged()).top(30), "k from 1 to 29"),

@@ -91,7 +91,7 @@ REFUSED: list[tuple[Change, str]] = [
     (fields(model_type="llama4"), '(the nearest is llama); the name "lens:'),
     (fields(is_encoder_decoder=True), "is_encoder_decoder True"),
     (fields(quantization_config={"bits": 4}), "quantization_config"),
-    (fields(**CODE), "is never run; if the weights are those of a plain llama model, take auto_map out"),
+    (fields(**CODE), "we never run; if its weights belong to a plain llama model, remove auto_map"),
     (fields(trust_remote_code=True), "never run"),
     (fields(rms_norm_eps=math.inf), "rms_norm_eps must be a number up to"),
     (fields(rms_norm_eps=1e9), "eps must be a number from 0 to 1"),
