@@ -1,7 +1,7 @@
-"""We check shapes in one case of sixteen, reach no network, and skip tests whose data is absent, with the reason.
+"""We check shapes in one test of eight, reach no network, and skip tests whose data is absent, with the reason.
 
-With tiny tensors, checks cost ten times as much as what they check. So they run in the first case of every quick test,
-then in one of sixteen; `SHAPES=all` checks all cases, and slow tests too.
+With tiny tensors, checks cost up to ten times as much as what they check. So they run in the first quick test of every
+file, then in one of eight, which reaches 97% of the functions; `SHAPES=all` checks all tests, slow ones too.
 """
 
 import os
@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +25,8 @@ _SOURCES = [path for room in ("interp", "models", "analyses") for path in (_ROOT
 # modules without tensors have no shapes, and checking every call would take half of the time of tests on texts
 _SHAPED = [path for path in _SOURCES if re.search("jaxtyping|Tensor", path.read_text(encoding="utf-8"))]
 _NAMES = [".".join(path.relative_to(_ROOT).with_suffix("").parts) for path in _SHAPED]
-jaxtyping.install_import_hook(_NAMES, "beartype.beartype")
+jaxtyping.install_import_hook(_NAMES, "checks.on_first_call")
+jaxtyping.config.update("jaxtyping_disable", True)  # while tests are collected
 
 
 class _Benchmarks(MetaPathFinder):
@@ -59,19 +60,18 @@ def _of_loopback(host: object, *more: object, **named: object) -> object:
 
 socket.socket.connect, socket.getaddrinfo = _to_loopback, _of_loopback  # pyright: ignore[reportAttributeAccessIssue]
 
-_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 16
+_CHECKED = 1 if os.environ.get("SHAPES") == "all" else 8
 _UNCHECKED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Decide which cases check shapes, whichever of them run and in whichever process."""
-    cases: Counter[tuple[Path, str]] = Counter()
+    cases: Counter[Path] = Counter()
     for item in items:
-        test = item.path, item.nodeid.split("[")[0]
         is_long = item.get_closest_marker("slow") is not None and _CHECKED > 1
-        item.stash[_UNCHECKED] = is_long or "unchecked" in item.fixturenames or cases[test] % _CHECKED > 0
-        cases[test] += 1
+        item.stash[_UNCHECKED] = is_long or "unchecked" in item.fixturenames or cases[item.path] % _CHECKED > 0
+        cases[item.path] += 1
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -80,12 +80,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 @pytest.fixture
-def unchecked() -> Iterator[None]:
-    """Check no shapes and types, as for users: for wrong types, and for many small calls."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+def unchecked() -> None:
+    """Check no shapes and types, as for users, so that our own checks run."""  # done before any fixture, above
 
 
 @pytest.fixture(scope="session", autouse=True)

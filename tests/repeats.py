@@ -7,6 +7,7 @@ from models import planted
 from models.planted import Planted
 
 WORDS = [f"w{number}" for number in range(40)]
+PREVIOUS, COPIES = planted.offset(-1, remember=True), planted.induction(10.0)
 
 
 def repeating_texts(count: int) -> list[AnnotatedText]:
@@ -14,7 +15,13 @@ def repeating_texts(count: int) -> list[AnnotatedText]:
     return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(drawn)]
 
 
+def two_layers(*first, then=COPIES) -> Transformer:
+    """The heads of the first layer, and in the second one head beside others that attend evenly."""
+    layers = [[*first], [then, *[planted.uniform] * (len(first) - 1)]]
+    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+
+
 def copying(behind: list, beside: list) -> Transformer:
     """A previous-token head that an induction head needs, each with other heads in its layer."""
-    layers = [[planted.offset(-1, remember=True), *behind], [planted.induction(10.0), *beside]]
+    layers = [[PREVIOUS, *behind], [COPIES, *beside]]
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()

@@ -15,7 +15,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Union, Unpack, get_args, get_origin, get_type_hints
 
-import jaxtyping
 import pandas as pd
 import pytest
 import torch
@@ -61,7 +60,6 @@ QUESTIONS = ["analyses.position", "analyses.part_of_speech", "analyses.coreferen
 def unchecked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Check no annotations, as for users, and write files elsewhere."""
     monkeypatch.chdir(tmp_path)
-    jaxtyping.config.update("jaxtyping_disable", True)
 
 
 @cache

@@ -180,7 +180,7 @@ def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     others = set.union(*map(wanted, ("tests", "benchmarks", "notebooks")))
     assert others <= core | optional | test, "tests import what no extra brings"
     # tools that run beside the code and are never imported
-    assert test - others == {"pytest-xdist", "beartype", "ruff", "pyright", "ipykernel", "pre-commit"}
+    assert test - others == {"pytest-xdist", "ruff", "pyright", "ipykernel", "pre-commit"}
 
 
 def test_importing_is_light_and_loading_a_model_does_not_bring_in_torchs_compiler():

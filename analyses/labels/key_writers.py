@@ -252,8 +252,8 @@ def _sums(
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
     claims: Claims,
-    requests: Sequence[tuple[int, int, str, Bool[Tensor, "family writer"], Sequence[int]]],
-) -> list[Float[Tensor, "group column"]]:
+    requests: Sequence[tuple[int, int, str, Bool[Tensor, "_family writer"], Sequence[int]]],
+) -> list[Float[Tensor, "group _column"]]:
     """One lot's sums for each head and measure, by the lot's groups, in order."""
     sites = dict.fromkeys(site for layer, *_ in requests for site in attribution_sites(model, layer))
     out = run(model, TokenBatch.from_rows(ids).to(model.device), [*sites])

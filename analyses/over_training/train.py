@@ -128,9 +128,9 @@ def _telling(plan: Plan, mode: Output) -> Iterator[tuple[Callable[[str, int], No
 
     A terminal shows a bar with a line per look above it; elsewhere only the lines. JSON always goes to standard output.
     """
-    console = Console(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[now]}")
-    has_bar = console.is_terminal and leads() and mode != NOTHING
+    has_bar = Console(stderr=True).is_terminal and leads() and mode != NOTHING
+    console = Console(stderr=True, quiet=not has_bar)  # before rich 14.3, a disabled bar ends with an empty line
     lines = console if has_bar and mode == LINES else Console(file=sys.stdout, soft_wrap=True)
     with Bar(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=console, disable=not has_bar) as bar:
         task = bar.add_task("reading", total=None, now="")

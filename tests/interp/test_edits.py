@@ -155,7 +155,7 @@ def test_weights_are_not_renormalised():
 MAKES = {
     "cache": lambda built: built,
     "whole": Whole,
-    "edited": lambda built: edited(built, {"decoder.0.attn.z": add(1)}),
+    "edited": lambda built: edited(built, {"decoder.0.attn.z": add(1.0)}),
 }
 WHILE_WRITING = {
     "everywhere": zero(),

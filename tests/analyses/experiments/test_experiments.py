@@ -200,7 +200,6 @@ def found() -> dict[str, Outcome]:
         return {name: each.measure(model, **options.get(name, {})) for name, each in EXPERIMENTS.items()}
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_shares_of_every_quantity_add_up_to_1(found):
     table = found["shares"].table
     for _, rows in table.groupby("quantity"):
@@ -209,7 +208,6 @@ def test_shares_of_every_quantity_add_up_to_1(found):
     assert parameters.sum() == sum(each.numel() for each in load("default").parameters())
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_described(name, found):
     experiment, table, sentence = EXPERIMENTS[name], found[name].table, EXPERIMENTS[name].sentence(found[name])

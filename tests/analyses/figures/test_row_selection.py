@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping
 from itertools import product
 from typing import Any, NamedTuple
 
-import jaxtyping
 import matplotlib
 import numpy as np
 import pandas as pd
@@ -75,6 +74,7 @@ LOSS, LSOS = {"metric": "loss"}, {"metric": "lsos"}
 TOKENS = rising(cross(prompt=0, position=[0, 1, 2], token="a", id=5), "log_probability")
 LINES = rising(cross(layer=[0, 1, 2], at=[0, 1]).assign(**INTERVAL), "effect")
 FORMING = Case(figures.forming, CURVES.assign(baseline=0.1), {"changes": {"a": (0, 1)}}, {"changes": {"aa": None}})
+pytestmark = pytest.mark.usefixtures("unchecked")
 CASES = {
     "head_grid": Case(figures.head_grid, GAINS, {}, dict.fromkeys(("measures", "by"), "induktion")),
     "effect_grid": Case(figures.effect_grid, EFFECTS, {"task": "gender"}, {"task": "gendr"}),
@@ -138,12 +138,6 @@ def marks(figure: Figure) -> list[Any]:
         arrays = [*points, *cells, *(line.get_xydata() for line in ax.lines)]
         seen.append(([np.ma.filled(each, np.nan).tolist() for each in arrays], bars, texts))
     return seen
-
-
-@pytest.fixture(autouse=True)
-def unchecked():
-    """Check no types, as for users, so that our own checks run."""
-    jaxtyping.config.update("jaxtyping_disable", True)
 
 
 def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style():

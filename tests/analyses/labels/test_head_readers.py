@@ -3,6 +3,7 @@
 import pytest
 import tiny
 import torch
+from repeats import PREVIOUS, two_layers
 
 from analyses.headlines.sentences import readers_clause
 from analyses.labels import head_readers
@@ -11,12 +12,11 @@ from interp.circuits import Graph
 from interp.patching import Receiver, logit_difference, path_patch
 from interp.patching.results import ANSWERS
 from models import planted
-from tests.analyses.labels.test_key_writers import LOOKS, labels, model_of
+from tests.analyses.labels.test_key_writers import labels
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_the_keys_of_the_induction_head_read_the_previous_token_head_and_the_output_layer_reads_it():
-    model = model_of(LOOKS, planted.uniform)
+    model = two_layers(PREVIOUS, planted.uniform)
     asked = labels((0, 0, "previous-token"), (1, 0, "induction"))
     table = head_readers.measure(model, asked.assign(task="repeat"), behaviours=["position"])
     effects = {(row["layer"], row["reader"]): row["effect"] for row in table.to_dict("records")}
@@ -49,6 +49,6 @@ def test_models_without_edges_and_tasks_that_cannot_be_done_have_no_readers():
     with pytest.raises(InputError, match="with an output layer"):
         head_readers.measure(tiny.model("bert"), labels((0, 0, "induction")))
     asked = labels((0, 0, "previous-token")).assign(task="repeat")
-    unable = model_of(planted.uniform, planted.uniform)
+    unable = two_layers(planted.uniform, planted.uniform)
     assert head_readers.measure(unable, asked, behaviours=["position"]).empty
     assert head_readers.measure(unable, asked.assign(task=None), behaviours=["position"]).empty

@@ -5,20 +5,17 @@ import pandas as pd
 import pytest
 import tiny
 import torch
+from repeats import PREVIOUS, repeating_texts, two_layers
 
 from analyses.behaviours import OURS, vocabulary
 from analyses.headlines.sentences import writers_clause
 from analyses.labels import key_writers
 from analyses.labels.key_writers import families, others
-from benchmarks.labels import repeating_texts
-from interp import InputError, TokenBatch, Transformer, run
+from interp import InputError, TokenBatch, run
 from interp.attribution import attribution_sites, key_contributions, remove_from_key
 from models import planted
-from models.planted import Planted
 
-WORDS = [f"w{number}" for number in range(40)]
-TEXTS = repeating_texts(WORDS, 24, seed=0)
-LOOKS, COPIES = planted.offset(-1, remember=True), planted.induction(10.0)
+TEXTS = repeating_texts(24)
 
 
 def labels(*rows: tuple[int, int, str]) -> pd.DataFrame:
@@ -26,11 +23,6 @@ def labels(*rows: tuple[int, int, str]) -> pd.DataFrame:
     return pd.DataFrame(
         [{**place, "layer": layer, "head": head, "label": name, "measure": name} for layer, head, name in rows]
     )
-
-
-def model_of(*first, then=COPIES) -> Transformer:
-    layers = [[*first], [then, *[planted.uniform] * (len(first) - 1)]]
-    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
 def family_of(table: pd.DataFrame, layer: int, measure: str) -> dict:
@@ -43,9 +35,8 @@ def said(row: dict) -> str:
     return writers_clause(row, vocabulary(OURS))
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote():
-    model = model_of(planted.offset(-2), LOOKS, planted.uniform)
+    model = two_layers(planted.offset(-2), PREVIOUS, planted.uniform)
     asked = labels((0, 0, "offset:-2"), (0, 1, "previous-token"), (1, 0, "induction"))
     table = key_writers.measure(model, asked, {"position": TEXTS}, ["position"])
     row = family_of(table, 1, "induction")
@@ -69,9 +60,8 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
     )
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_a_head_that_finds_keys_by_their_token_has_the_token_embedding():
-    model = model_of(LOOKS, planted.uniform, then=planted.same_token)
+    model = two_layers(PREVIOUS, planted.uniform, then=planted.same_token)
     asked = labels((0, 0, "previous-token"), (1, 0, "duplicate-token"))
     table = key_writers.measure(model, asked, {"position": TEXTS}, ["position"])
     row = family_of(table, 1, "duplicate-token")
@@ -79,10 +69,9 @@ def test_a_head_that_finds_keys_by_their_token_has_the_token_embedding():
     assert said(row).startswith("It finds these keys by what the token embedding wrote into them: without that part")
 
 
-@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("known", [True, False])
 def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
-    model = model_of(LOOKS, planted.uniform, LOOKS, planted.uniform)
+    model = two_layers(PREVIOUS, planted.uniform, PREVIOUS, planted.uniform)
     asked = labels((0, 0, "previous-token"), *[(0, 2, "previous-token")] * known, (1, 0, "induction"))
     row = family_of(key_writers.measure(model, asked, {"position": TEXTS}, ["position"]), 1, "induction")
     assert row["explains"] is known

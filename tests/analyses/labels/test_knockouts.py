@@ -176,7 +176,6 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     assert rows.loc["previous-token", "control_name"] == "another distance"
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
     """Exchanged keys, other measures and work in the same call do not change the drawn controls."""
     model, texts = noisy(), [annotated(f"document {number}") for number in range(6)]

@@ -28,7 +28,6 @@ from models import load, planted
 from models.planted import Planted
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_where_all_heads_have_a_label_no_others_stand_beside_them():
     heads = [planted.offset(-1, remember=True), planted.offset(-1, remember=True)]
     model = Planted(WORDS, [heads], n_ctx=110, start="<s>", marks=2).build()
@@ -38,7 +37,6 @@ def test_where_all_heads_have_a_label_no_others_stand_beside_them():
     assert shared["others_effect"].isna().all()
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_evidence_says_who_attends_and_who_is_needed():
     """Unread heads have evidence of attention alone, uniform ones none; one is listed with its minimal pairs."""
     model = copying([planted.offset(-3), planted.uniform], [planted.uniform, planted.first_token])
@@ -168,7 +166,6 @@ def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
     return rows.assign(**same, effect_low=0.4, readout="next token", masked=np.nan, masked_low=np.nan, masked_p=np.nan)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
     """Ten heads in a hundred attend and are needed; the others do neither, but have two chances to seem so."""
     rng, wrong = np.random.default_rng(0), []

@@ -6,6 +6,7 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from repeats import PREVIOUS, repeating_texts, two_layers
 
 from analyses.behaviours import OURS
 from analyses.headlines.head_cards import overview
@@ -17,19 +18,17 @@ from interp import Transformer
 from interp.patterns import group_of
 from models import planted
 from tests.analyses.headlines.hand_made_tables import heads_row
-from tests.analyses.labels.test_key_writers import LOOKS, TEXTS, model_of
 from tests.pages import Page
 
-TWINS = [(0, 0), (0, 2)]
+TWINS, TEXTS = [(0, 0), (0, 2)], repeating_texts(24)
 
 
 @pytest.fixture(scope="module")
 def twins() -> tuple[Transformer, Labelled]:
-    model = model_of(LOOKS, planted.uniform, LOOKS)
+    model = two_layers(PREVIOUS, planted.uniform, PREVIOUS)
     return model, label(model, {"position": TEXTS}, documents=12)
 
 
-@pytest.mark.usefixtures("unchecked")
 def test_twins_are_a_set_and_neither_has_an_effect_alone(twins):
     _, labelled = twins
     (row,) = labelled.sets.to_dict("records")
@@ -58,10 +57,9 @@ def test_the_table_is_what_plain_knock_outs_of_the_reporting_half_say(twins):
     assert [row["others_best"], row["difference"]] == pytest.approx([best, row["effect"] - best], abs=1e-5)
 
 
-@pytest.mark.usefixtures("unchecked")
-@pytest.mark.parametrize("heads", [(LOOKS, planted.offset(-1), planted.uniform), (planted.offset(-1),) * 3])
+@pytest.mark.parametrize("heads", [(PREVIOUS, planted.offset(-1), planted.uniform), (planted.offset(-1),) * 3])
 def test_no_set_where_one_head_does_it_or_nothing_reads_them(heads):
-    labelled = label(model_of(*heads), {"position": TEXTS}, documents=12)
+    labelled = label(two_layers(*heads), {"position": TEXTS}, documents=12)
     assert labelled.sets.empty
     assert not labelled.labels["label"].str.startswith("set:").any()
 

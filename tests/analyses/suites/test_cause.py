@@ -284,7 +284,7 @@ def test_suites_are_joined_if_their_paradigms_differ(paradigm):
 SLIPS = {
     "builtin:nothing": "no suite builtin:nothing; there are agreement",
     "missing.csv": 'no file or directory "missing.csv"',
-    "builtin:agreement --limit 0": "greater than or equal to 1",
+    "builtin:agreement --limit 0": "Invalid value for '--limit'",
     "builtin:agreement builtin:agreement": "occurs more than once",
     "": "Missing argument",
 }

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from functools import partial
 
-import jaxtyping
 import numpy as np
 import pytest
 import torch
@@ -100,11 +99,6 @@ OTHERS = "expected `others` where keys are exchanged"
 def test_bad_claims_get_one_clear_error(build, message):
     with pytest.raises(InputError, match=message):
         knock_out(tiny_model("gpt2"), TokenBatch.from_rows(ROWS), [build()])
-
-
-@pytest.fixture
-def unchecked():
-    jaxtyping.config.update("jaxtyping_disable", True)  # check no annotations, as for users
 
 
 def test_lists_and_arrays_are_claims_as_tensors_are(unchecked):
