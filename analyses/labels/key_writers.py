@@ -252,7 +252,7 @@ def _sums(
     ids: Sequence[tuple[int, ...]],
     groups: Sequence[int],
     claims: Claims,
-    requests: Sequence[tuple[int, int, str, Bool[Tensor, "_family writer"], Sequence[int]]],
+    requests: Sequence[tuple[int, int, str, Bool[Tensor, "_family _writer"], Sequence[int]]],
 ) -> list[Float[Tensor, "group _column"]]:
     """One lot's sums for each head and measure, by the lot's groups, in order."""
     sites = dict.fromkeys(site for layer, *_ in requests for site in attribution_sites(model, layer))
