@@ -110,7 +110,7 @@ def test_what_is_not_ours_is_refused_before_the_work_and_stays(tmp_path, name):
     file = tmp_path / {"pipe": "run.json"}.get(name, name)
     os.mkfifo(file) if name == "pipe" else file.write_text("mine")
     out = {"out": file, "above": file / "under"}.get(name, tmp_path)
-    with pytest.raises(InputError, match=r"did not write|is no folder|is a file"), output.writing(out):
+    with pytest.raises(InputError, match=r"did not write|is not a folder|is a file"), output.writing(out):
         pytest.fail("too late")
     assert os.listdir(tmp_path) == [file.name]
     assert name == "pipe" or file.read_text() == "mine"
