@@ -1,6 +1,6 @@
 """Does memory grow with the corpus?
 
-    python -m benchmarks.corpus_memory [--model default] [--stories 300 1500] [--figure docs/figures/memory.png]
+    python -m benchmarks.corpus_memory [--model default] [--stories 200 5000]
 
 Reads generated stories once for position, part of speech and coreference together, each corpus size in a separate
 process. Prints one JSON line per size: stories, tokens, seconds, and the process's peak resident memory; `loaded_mb` is
@@ -10,12 +10,10 @@ the part used before the first text.
 import resource
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
-from benchmarks.console import apart, arguments, curves, show
+from benchmarks.console import apart, arguments, show
 
-STORIES = (300, 1_500, 5_000, 18_500)  # some 16,000 tokens to a million
-LINES = {"peak": "peak", "before the first text": "loaded"}
+STORIES = (200, 5_000, 18_500, 185_000)  # some 10,000 tokens to ten million
 
 
 class Stories:
@@ -59,17 +57,9 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--model", default="default")
     parser.add_argument("--stories", type=int, nargs="+", default=list(STORIES))
-    parser.add_argument("--figure", type=Path, help="draw the lines into this file")
     options = parser.parse_args()
-    rows = []
     for count in options.stories:
-        rows.append(apart(measure, options.model, count))
-        show(name="corpus_memory", model=options.model, stories=count, **rows[-1])
-    if options.figure:
-        lines = {name: [row[f"{column}_mb"] for row in rows] for name, column in LINES.items()}
-        title = "How much memory does it take to read a corpus for all three behaviours at once?"
-        panel = "", "tokens in the corpus", [row["tokens"] for row in rows], lines
-        curves(title, [panel], dict(zip(LINES, ("INK", "GREY --"), strict=True)), options.figure, "resident memory, MB")
+        show(name="corpus_memory", model=options.model, stories=count, **apart(measure, options.model, count))
 
 
 if __name__ == "__main__":
