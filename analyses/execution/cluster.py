@@ -129,9 +129,7 @@ def _loaded(origin: Mapping[str, Any], read_by_ids: bool, expected: str) -> Mode
 def perform(content: bytes, version: str) -> bytes:
     """One call on a worker, in one thread so that all workers agree. `version` is the sender's `code`."""
     if version != code():
-        raise ClusterError(
-            f"the worker on {socket.gethostname()} runs another version of interp: install the same there"
-        )
+        raise ClusterError(f"the worker on {socket.gethostname()} runs another version of interp: install this there")
     if not torch.cuda.is_initialized():
         torch.set_num_threads(1)
     function, arguments = pickle.loads(content)  # from a socket to which only its owners have keys

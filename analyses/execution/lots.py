@@ -18,6 +18,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from analyses.execution.cluster import Workers
 from analyses.execution.encoding import decoded, encoded
 from analyses.execution.processes import Call, Forks, count_of
@@ -216,5 +218,5 @@ def _in_order(begin: Begin, lots: Iterable[Sequence[Any]]) -> Iterator[Wait]:
 
 
 def _perform(function: Callable[..., Any], *lot: Any) -> bytes:
-    with using(Setting(Shards())):  # a lot is kept as a whole
+    with using(Setting(Shards())), threadpool_limits(1, "blas"):  # kept whole; in one thread, so all processes agree
         return encoded(function(*lot))

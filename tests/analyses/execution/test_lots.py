@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 import torch
 from repeats import copying, repeating_texts
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from analyses import report
 from analyses.corpora import read
@@ -42,6 +43,10 @@ def refused(times: int) -> None:
     raise InputError(f"expected fewer than {times}")
 
 
+def blas_threads() -> list[int]:
+    return [each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"]
+
+
 def shards_in(tmp_path: Path, content: object = "a model") -> Shards:
     return Shards.for_output(tmp_path / "out", content, {})
 
@@ -66,6 +71,11 @@ def test_what_was_done_is_found_again_whole(tmp_path):
     assert shards.counts == {"read": 4, "written": 3}
     shards.clear()
     assert not list(tmp_path.iterdir())
+
+
+def test_numpy_sums_in_one_thread_wherever_a_lot_is_done():
+    with threadpool_limits(2, "blas"):
+        assert ({*lots.do(blas_threads, [()])[0]}, {*blas_threads()}) == ({1}, {2})
 
 
 def test_other_arguments_functions_models_or_versions_of_our_code_find_nothing(tmp_path, monkeypatch):

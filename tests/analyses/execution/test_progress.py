@@ -119,6 +119,7 @@ def test_every_line_of_a_json_log_is_an_object(clock, capsys):
 
 def test_the_timer_speaks_while_nothing_is_reported_and_never_in_a_fork(clock, capfd, monkeypatch):
     said, state = threading.Event(), Announcer.state
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # else some versions warn of forks
     monkeypatch.setattr(progress, "_PAUSE", 0.001)
     monkeypatch.setattr(Announcer, "state", lambda say: (said.set(), state(say))[1])
     with Announcer(clock=clock) as say:
