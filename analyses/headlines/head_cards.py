@@ -132,8 +132,9 @@ class FactCard:
         writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
             first = rows.iloc[0].to_dict()
-            topic = plain_words.topic(fact.name, str(first["measure"]), words) if first["measure"] else "prompts"
-            asked = f"{number(int(first['asked']))} {topic} in {counted(int(first['read']), 'passage')}"
+            passages = f"in {counted(int(first['read']), 'passage')}"
+            topic = f"{plain_words.topic(fact.name, str(first['measure']), words)} {passages}"
+            asked = f"{number(int(first['asked']))} {'prompts' if fact.row('effects') else topic}"
         return FactCard(
             id=f"{id}/{slug(fact.name)}",
             fact=fact,
