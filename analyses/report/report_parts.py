@@ -211,7 +211,7 @@ def _explained_line(table: pd.DataFrame) -> Text:
     unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
     beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
     heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
-    first = f"What explains most, by number of heads: {counts}." if counts else "No head is explained."
+    first = f"Rules that explain most, by number of heads: {counts}." if counts else "No head is explained."
     adds = f"in {', '.join(heads)}" if heads else "in no head"
     return f"{first} Relation and reference add at least {percent(NOTABLE)} beyond all simpler rules {adds}."
 

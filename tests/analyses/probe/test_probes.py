@@ -68,7 +68,7 @@ class TestPlantedTruth:
         assert rows.ambiguous_accuracy[1] == rows.ambiguous_accuracy[2] == 1.0
         assert rows.accuracy[1] == 1.0
         assert rows.accuracy[0] == pytest.approx(rows.baseline[0], abs=0.03)
-        assert rows.baseline_name[0] == "most frequent of the type"
+        assert rows.baseline_name[0] == "the word’s most frequent label"
         assert rows.ambiguous_low[1] > 0.2  # the word before tells what the type does not
         assert rows.ambiguous_low[0] < 0.05
 
@@ -314,7 +314,7 @@ class TestWhatIsWritten:
             f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
             "Dependency relations: not probed: no dependency relations in",
             "The tasks were tested on different texts",
-            "Is syntax read low in the model, and coreference high?",
+            "Is syntax read from lower layers than coreference?",
             "coreference - tag",
             HOSTILE,
         ]
