@@ -71,7 +71,7 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
     for behaviour, counts in screened.items():
         scope = "all measured" if counts["measured"] == counts["cells"] else "screened"
         numbers = {name: number(each) for name, each in counts.items()}
-        method.append(TEXTS[scope].format(behaviour=behaviour, **numbers))
+        method.append(TEXTS[scope].format(behaviour=behaviour.replace("-", " ").capitalize(), **numbers))
     by_reason = groupby(sorted(labelled.left_out, key=labelled.left_out.__getitem__), labelled.left_out.__getitem__)
     blocks += [doc.caveat(f"Not labelled ({listed([*names])}): {why}.") for why, names in by_reason]
     blocks.append(doc.Details("How labels are made, and heads that are needed together", method))
