@@ -220,7 +220,7 @@ def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_descri
     if column := {"knight": "share", "adjectives": "gain"}.get(name):
         assert rounded(table[column].max()) in seen
     if name == "distance":
-        assert f"uniform attention {rounded(table['uniform'].iloc[0])}" in seen
+        assert f"uniform attention: {rounded(table['uniform'].iloc[0])}" in seen
     experiment.plot.draw(table, experiment.question).draw_without_rendering()
     if name in {"profession", "knight", "adjectives"}:  # both sources fit one figure
         one = table.loc[table["source"] == table["source"].iloc[0]]

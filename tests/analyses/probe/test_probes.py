@@ -393,7 +393,7 @@ UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
     ("bounds", "says"),
     [
         ({}, "Yes, by both measures."),
-        ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: it can"),
+        ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: unclear"),
         ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "Unclear."),
         ({"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE}, "By the expected layer: n"),
         ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
