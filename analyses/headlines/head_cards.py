@@ -284,7 +284,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         ]
         cited = []
         for fact in facts:
-            cited.append(f"{wording.fact_clause(fact, id, words)}. {'; '.join(wording.numbers(fact))}")
+            cited.append(f"{wording.fact_clause(fact, id, words)}: {'; '.join(wording.numbers(fact))}")
             cited += [f"    tables/{row}" for row in fact.rows]
         similar = [each for each in alike[facts[0].words] if each != place] if facts else []
         cited += [formed[0]["text"], f"    tables/{formed[1]}"] if formed else []
