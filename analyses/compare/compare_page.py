@@ -127,14 +127,14 @@ def summary(table: pd.DataFrame, name: str) -> list[str]:
             )
     reference, either = records[0]["reference"], [row for row in records if row["n_heads"] or row["theirs"]]
     named = {kind: ", ".join(names) for kind, names in kinds.items() if names}
-    texts = [_SENTENCES[kind].format(reference=reference, measures=measures) for kind, measures in named.items()]
+    texts = [_SENTENCES[kind].format(reference=reference, model=name, measures=text) for kind, text in named.items()]
     texts += [_sizes(either)] if either else []
     return texts or [_SENTENCES["none"]]
 
 
 def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
     clear = [row for row in rows if is_clear(row) and abs(row["difference"]) >= NOTABLE]
-    clear, parts = sorted(clear, key=lambda row: -abs(row["difference"])), []
+    clear, parts, model = sorted(clear, key=lambda row: -abs(row["difference"])), [], rows[0]["model"]
     for way in ("less", "more"):
         group = [row for row in clear if (row["difference"] < 0) == (way == "less")]
         names = [f"{worded(row['measure'], _WORDS).short} {number(row['difference'], sign=True)}" for row in group]
@@ -142,7 +142,7 @@ def _sizes(rows: Sequence[Mapping[str, Any]]) -> str:
         parts += [f"gains clearly {way} on {len(names)} ({listing})"] if names else []
     if len(rows) > len(clear):
         parts.append(f"differs by less than {NOTABLE}, or no more than by chance, on {len(rows) - len(clear)}")
-    return f"Of {counted(len(rows), 'measure')} that heads of either model show, its best head {' and '.join(parts)}."
+    return f"Of {counted(len(rows), 'measure')} that either model shows, {model}’s best head {' and '.join(parts)}."
 
 
 def comparability(models: Sequence[Mapping[str, Any]]) -> list[str]:

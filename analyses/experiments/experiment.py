@@ -103,8 +103,8 @@ def sentence_from(texts: Sequence[str], rows: Mapping[str, Mapping[str, str]]) -
 
     def sentence(outcome: Outcome) -> str:
         table = outcome.table if "source" in outcome.table else outcome.table.assign(source="")
-        text = "; ".join(say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False))
-        return f"{text[:1].upper()}{text[1:]}."
+        said = [say(_ON.get(str(source), ""), rows) for source, rows in table.groupby("source", sort=False)]
+        return " ".join(f"{text[:1].upper()}{text[1:]}." for text in said)
 
     return sentence
 

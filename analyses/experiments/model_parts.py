@@ -118,11 +118,11 @@ def cost_sentence(outcome: Outcome) -> str:
     longest = table.loc[table["tokens"] == table["tokens"].max()].to_dict("records")
     parts = []
     for row in longest:
-        growth = f"as length to the power {row['exponent']:.2f} ± {row['exponent_error']:.2f}"
-        growth = "by a power that so few lengths cannot tell" if isnan(row["exponent"]) else growth
-        parts.append(f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')}, growing {growth}")
+        growth = f"power {row['exponent']:.2f} ± {row['exponent_error']:.2f}"
+        growth = "too few lengths for a power" if isnan(row["exponent"]) else growth
+        parts.append(f"{row['seconds'] * 1000:.1f} ms on {row['part'].replace(': ', '’s ')} ({growth})")
     length = number(longest[0]["tokens"])
-    return f"At {length} tokens one block spends {'; '.join(parts)} (standard errors; 2 is quadratic)."
+    return f"At {length} tokens one block spends {', '.join(parts)}. Powers of length ± standard error; 2 is quadratic."
 
 
 def measure_shares(model: Model, *, seed: int = 0) -> Outcome:
@@ -224,10 +224,10 @@ def distance_sentence(outcome: Outcome) -> str:
     text = f"Attention looks {with_interval(first, 'distance')} tokens away in layer 0"
     if outcome.contrast:
         value, low, high = outcome.contrast.values()
-        way = "farther" if low > 0 else "nearer" if high < 0 else "neither clearly nearer nor farther, the difference"
+        way = "farther by" if low > 0 else "nearer by" if high < 0 else "no clear difference:"
         bounds = (-value, -high, -low) if high < 0 else (value, low, high)
         difference = with_interval(dict(zip(outcome.contrast, bounds, strict=True)), "gain")
-        text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} by {difference}"
+        text += f" and {with_interval(last, 'distance')} in layer {last['layer']}: {way} {difference}"
     texts = sum(outcome.used.values())
     scope = f"{number(last['n'])} tokens, {texts} texts"
-    return f"{text}, where uniform attention would look {last['uniform']:.2f} ({scope})."
+    return f"{text}. Uniform attention would look {last['uniform']:.2f} tokens away ({scope})."

@@ -23,7 +23,7 @@ _ONE_KIND = (*SOURCES, "stack", "attention")  # heads of several kinds share nam
 _LABELS = {"gain": "gain over the baseline", "value": "value", "lift": "lift (1: no preference)"}
 _LIFTS = [2.0**power for power in range(-4, 5)]  # labelled ticks of the colours of lifts
 _DOTS = f" A dot marks {{}} of at least {NOTABLE} whose 95% interval excludes 0, with q below {DISCOVERY}{{}}."
-_DOCUMENTS = ", in five documents at least, eight where items are right or wrong"
+_DOCUMENTS = ", in at least five documents (eight where items are right or wrong)"
 _WAYS = {"denoise": "denoise: is the head enough?", "noise": "noise: is the head needed?"}
 # sinks, position, token and class, nearest of a class, relation and reference, uniform
 _GROUPS = (style.SOFT, style.POSITION, style.SYNTAX, "#7fbfa8", style.COREFERENCE, style.PALE)

@@ -143,9 +143,9 @@ class Plot(ABC):
                 for label, group in rows.groupby("label", sort=False)
                 if group["value"].notna().to_numpy().any() and not group["look"].iloc[0].get("band")
             ]
-            labels = [f"{label} {self._describe_marks(group)}".strip() for label, group in drawn] or ["undefined"]
+            labels = [f"{label}: {self._describe_marks(group)}".removeprefix(": ") for label, group in drawn]
             title = str(panel).replace("\n", ", ")
-            texts.append(f"{title}: {'; '.join(labels)}.".removeprefix(": ").replace("\n", " "))
+            texts.append(f"{title}: {'; '.join(labels) or 'undefined'}.".removeprefix(": ").replace("\n", " "))
         return " ".join(texts)
 
     def _marks(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -132,8 +132,9 @@ class FactCard:
         writers, readers = (_why(tables, place, fact, table) for table in ("writers", "readers"))
         if len(rows):
             first = rows.iloc[0].to_dict()
-            topic = plain_words.topic(fact.name, str(first["measure"]), words) if first["measure"] else "prompts"
-            asked = f"{number(int(first['asked']))} {topic} in {counted(int(first['read']), 'passage')}"
+            passages = f"in {counted(int(first['read']), 'passage')}"
+            topic = f"{plain_words.topic(fact.name, str(first['measure']), words)} {passages}"
+            asked = f"{number(int(first['asked']))} {'prompts' if fact.row('effects') else topic}"
         return FactCard(
             id=f"{id}/{slug(fact.name)}",
             fact=fact,
@@ -283,7 +284,7 @@ def _cards(tables: Tables, ranked: Mapping[Place, Sequence[Fact]], words: Mappin
         ]
         cited = []
         for fact in facts:
-            cited.append(f"{wording.fact_clause(fact, id, words)}. {'; '.join(wording.numbers(fact))}")
+            cited.append(f"{wording.fact_clause(fact, id, words)}: {'; '.join(wording.numbers(fact))}")
             cited += [f"    tables/{row}" for row in fact.rows]
         similar = [each for each in alike[facts[0].words] if each != place] if facts else []
         cited += [formed[0]["text"], f"    tables/{formed[1]}"] if formed else []

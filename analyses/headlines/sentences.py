@@ -164,7 +164,7 @@ def task_sentence(task: Cells, carriers: Sequence[Cells]) -> str:
         else:
             sentences = [say(", ".join(ways), head=head, answer=whole, **shares) + f" ({changed} answers change)"]
     if task.get("accuracy", 1.0) < UNSURE:  # undefined accuracy: no remark
-        decides = "; what these heads carry often does not decide its answer" if carriers else ""
+        decides = ", so what these heads carry often does not decide the answer" if carriers else ""
         sentences.append(say("rarely right", accuracy=percent(task["accuracy"]), decides=decides))
     return ". ".join(sentences) + "."
 
@@ -207,7 +207,7 @@ def rates(fact: Fact) -> str:
     """A fact's false discovery rates, unless they are given with its sizes."""
     if np.isfinite(fact.q_effect):
         effect = false_discovery_rate(fact.q_effect).replace("< ", "<\u00a0")
-        return f"{_rate(fact.q)} of attention, {effect} of effect"
+        return f"{_rate(fact.q)} for attention, {effect} for effect"
     return "" if np.isfinite(fact.sizes[0].q) else _rate(fact.q)
 
 

@@ -60,8 +60,8 @@ class Answers:
         """Both shares, and the difference."""
         change, verdict = ("falls", ", as expected") if self.difference > 0 else ("rises", "")
         return (
-            f"The model prefers the right answer on {self.right} of {self.n} clean prompts ({self.right / self.n:.0%}) "
-            f"and the wrong one on {self.wrong} of the corrupted. The logit difference {change} by "
+            f"The model prefers the right answer on {self.right} of {self.n} clean prompts, "
+            f"and the wrong one on {self.wrong} of {self.n} corrupted prompts. The logit difference {change} by "
             f"{abs(self.difference):.3g} from clean to corrupted{verdict}."
         )
 

@@ -19,7 +19,7 @@ from analyses.wording.formats import counted, number, percent
 from interp import InputError, Model
 
 _TEXTS: Mapping[str, str] = WORDS["texts"]
-UNSURE = "it cannot be told"
+UNSURE = "unclear"
 _COLUMNS = "depth accuracy gain learnt selectivity {}cumulative_accuracy"
 
 
@@ -89,7 +89,7 @@ def section(
     ]
     records: dict[str, dict[str, Any]] = {}
     for task, source in order.items():
-        scores, tested_on = whole.scores[task], source.held_out.name if source.held_out else "documents kept apart"
+        scores, tested_on = whole.scores[task], source.held_out.name if source.held_out else "held-out documents"
         records[task] = {"trained_on": source.corpus.name, "tested_on": tested_on, "documents": scores.documents}
         records[task] |= {"trained": scores.n_train, "tested": len(scores.groups)}
         ambiguous = "ambiguous ambiguous_gain " * bool((rows[task]["ambiguous_n"] > 0).any())
@@ -135,7 +135,7 @@ def _sources(corpora: Sequence[Corpus], held_out: Sequence[Corpus]) -> tuple[dic
 
 
 def _trained_on(source: Source, scores: Scores) -> str:
-    origin = f"of {source.held_out.title}" if source.held_out else "of the same corpus, kept apart"
+    origin = f"of {source.held_out.title}" if source.held_out else "of the same corpus, held out"
     train, test = (number(scores.documents[split]) for split in ("train", "test"))
     return (
         f"Trained on {number(scores.n_train)} items of {source.corpus.title} ({train} documents), "
@@ -189,5 +189,5 @@ def verdict(depths: pd.DataFrame) -> str | None:
         ways = [direction(low, high) for low, high in zip(rows["ci_low"], rows["ci_high"], strict=True)]
         answers.append("no" if "less" in ways else UNSURE if None in ways else "yes")
     if answers[0] == answers[1]:
-        return "It cannot be told." if answers[0] == UNSURE else f"{answers[0].capitalize()}, by both measures."
+        return "Unclear." if answers[0] == UNSURE else f"{answers[0].capitalize()}, by both measures."
     return f"By the {EXPECTED}: {answers[0]}. By the {GRAVITY}: {answers[1]}."

@@ -249,7 +249,7 @@ def baseline(items: TaskItems) -> tuple[Float[Tensor, " item"], str]:
     labels, test_labels = items.classes["label"]
     of_type, commonest = commonest_labels(items.train.types, labels.tolist())
     guesses = [of_type.get(name, commonest) for name in items.test.types]
-    return (torch.tensor(guesses) == test_labels).float(), "most frequent of the type"
+    return (torch.tensor(guesses) == test_labels).float(), "the word’s most frequent label"
 
 
 def ambiguous(items: TaskItems) -> Float[Tensor, " item"] | None:

@@ -321,7 +321,7 @@ def attention(behaviour: Behaviour, measured: Measured, bars: Mapping[str, float
         for first, *rest in filter(None, [best(rows, [measure], len(rows)).to_dict("records")]):
             names = ", ".join(head_name(row["layer"], row["head"]) for row in rest[:3])
             line = f"{clause(first)}."
-            line += f" {len(rest) + 1} of {n_heads} heads gain over the baseline, next {names}." if names else ""
+            line += f" {len(rest) + 1} of {n_heads} heads gain over the baseline; next: {names}." if names else ""
             if (bar := (bars or {}).get(measure, 0.0)) >= NOTABLE:
                 gain = percent(bar) if first["unit"] == "share" else number(bar)
                 reach = "gain as much" if first["gain"] <= bar else f"gain less than {gain}"

@@ -95,7 +95,7 @@ def experiments(
         if not part.sections:
             raise InputError("; ".join(dict.fromkeys(part.facts["not_asked"].values())))
         sections = [Section("One by one", [*part.sections, *part.counted])]
-        title = f"What do small experiments show of {short_name(name)}?"
+        title = f"What do small experiments show about {short_name(name)}?"
         return Page(title, [Definitions(part.short)], sections, tables=part.tables, facts=part.facts)
 
     return write(out, measure, {name: model}, **record)

@@ -185,9 +185,9 @@ def _probes(model: Model, corpora: Sequence[Corpus], run: Run) -> Part:
 def _experiments(run: Run, model: Model) -> Part:
     part = experiments.section(model, seed=run.seed, progress=run.say)
     titles: Any = [link for link, _ in part.short]
-    links = doc.joined(titles) or ["None can run on this model"]
+    links = doc.joined(titles) or ["None can run on this model."]
     folds = [doc.Details("One by one", [*part.sections, *part.counted])]
-    section = Section("Experiments", [[TEXTS["experiments"], " ", *links, "."], *folds], "experiments")
+    section = Section("Experiments", [[TEXTS["experiments"], " ", *links], *folds], "experiments")
     return replace(part, sections=[section], short=(), counted=())
 
 

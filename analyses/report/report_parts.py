@@ -71,7 +71,7 @@ def labels(labelled: Labelled, model: Model, behaviours: Mapping[str, Behaviour]
     for behaviour, counts in screened.items():
         scope = "all measured" if counts["measured"] == counts["cells"] else "screened"
         numbers = {name: number(each) for name, each in counts.items()}
-        method.append(TEXTS[scope].format(behaviour=behaviour, **numbers))
+        method.append(TEXTS[scope].format(behaviour=behaviour.replace("-", " ").capitalize(), **numbers))
     by_reason = groupby(sorted(labelled.left_out, key=labelled.left_out.__getitem__), labelled.left_out.__getitem__)
     blocks += [doc.caveat(f"Not labelled ({listed([*names])}): {why}.") for why, names in by_reason]
     blocks.append(doc.Details("How labels are made, and heads that are needed together", method))
@@ -211,7 +211,7 @@ def _explained_line(table: pd.DataFrame) -> Text:
     unique = table.loc[(table["kind"] == "unique") & (table["part"] == GROUPS[-1])]
     beyond = unique.loc[(unique["share"] >= NOTABLE) & (unique["ci_low"] > 0)].nlargest(_RULES, "share")
     heads = [f"{head_name(row['layer'], row['head'])} ({percent(row['share'])})" for row in beyond.to_dict("records")]
-    first = f"What explains most, by number of heads: {counts}." if counts else "No head is explained."
+    first = f"Rules that explain most, by number of heads: {counts}." if counts else "No head is explained."
     adds = f"in {', '.join(heads)}" if heads else "in no head"
     return f"{first} Relation and reference add at least {percent(NOTABLE)} beyond all simpler rules {adds}."
 

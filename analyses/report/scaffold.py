@@ -147,7 +147,7 @@ def _facts(models: Sequence[Mapping[str, Any]], page: Page) -> dict[str, Any]:
 
 def _shapes(models: Sequence[Mapping[str, Any]]) -> list[Block]:
     has_reference = len(models) > 1
-    columns = ["model", "stack", "layers", "heads each", "dimensions", "parameters", "context", "sees"]
+    columns = ["model", "stack", "layers", "heads per layer", "dimensions", "parameters", "context", "sees"]
     rows = [
         [
             *((doc.bold(model["name"]), " (reference)" if has_reference and model is models[0] else ""), name),

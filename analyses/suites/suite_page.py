@@ -74,7 +74,7 @@ def fact(found: Found, row: Mapping[str, Any]) -> Section:
     changes = [each[1:] for each in SequenceMatcher(None, *texts, autojunk=False).get_opcodes() if each[0] != "equal"]
     for words, at, side in zip(texts, (0, 2), _WORDS["sides"][kind], strict=True):
         marked = {n for change in changes for n in range(*change[at : at + 2])}
-        sides.append((side, [doc.Tokens([(word, n in marked) for n, word in enumerate(words)])]))
+        sides.append((side, [doc.Tokens([(" " * (n > 0) + word, n in marked) for n, word in enumerate(words)])]))
     shares = {"share": percent(row["accuracy"]), "theirs": percent(row[row["rival"]])}
     preference = _TEXTS[kind].format(**shares, n=number(int(row["n"])), rival=_WORDS["rivals"][row["rival"]])
     heads = found.named.loc[found.named["paradigm"] == row["name"]].head(_HEADS).to_dict("records")

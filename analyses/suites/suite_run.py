@@ -139,7 +139,7 @@ def _attention(
     if table.empty:
         return table
     beats = (table["ci_low"] > 0) & (table["q"] < DISCOVERY)
-    verdict = np.where(beats, "looks there, beyond rules", "looks there, not surely beyond rules")
+    verdict = np.where(beats, "looks there, beyond rules", "looks there, not clearly beyond rules")
     return table.assign(verdict=np.where(table["value"] >= _LOOKS, verdict, "looks elsewhere"))
 
 

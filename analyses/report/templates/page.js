@@ -134,7 +134,7 @@
 
   // Regions are stopped at by the tab key only while they have something to scroll.
   const reach = () => {
-    for (const region of all(".wide[role=region]")) {
+    for (const region of all(".wide[role=group]")) {
       const scrolls = region.scrollWidth > region.clientWidth || region.scrollHeight > region.clientHeight + 1;
       if (scrolls) region.tabIndex = 0; else region.removeAttribute("tabindex");
     }

@@ -302,7 +302,7 @@ def test_what_models_do_not_share_is_said():
     assert [note.split(":")[0] for note in notes] == ["B", "C", "D", "C"]
     assert "the same model" in notes[0]
     assert "a different tokenizer" in notes[1]
-    assert "other windows" in notes[2]
+    assert "different windows" in notes[2]
     assert "sees what comes after" in notes[3]
     assert comparability([one, one | {"name": "E", "fingerprint": "4"}]) == []
     assert comparability([one | {"fingerprint": None}, one | {"name": "E", "fingerprint": None}]) == []

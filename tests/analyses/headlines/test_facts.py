@@ -99,8 +99,8 @@ def test_sentences_say_head_verb_object_percentage_rule_and_caveat(tables):
     assert syntax.text == (
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%. Where taking the last "
         "verb errs, L1.H1 is right in 55%. Given what it computed for the other prompt, L0.H1 "
-        "flips 6 of 40 answers; the choice of was or were moves 35% of the way to that prompt’s; the model is right in "
-        "65%."
+        "flips 6 of 40 answers; the choice of was or were moves 35% of the way to that prompt’s; the model is right on "
+        "65% of prompts."
     )
     tables["rules"] = tables["rules"].assign(value=0.95)
     assert "95% of cases; taking the last verb gets 60%" in said(tables)[1].first
@@ -120,8 +120,8 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
     other = RULE | {"head": 0, "value": 0.9, "choosing_margin": 0.02, "verdict": "cannot tell"}
     assert quiet(tables, rules=pd.DataFrame([RULE, other])) == closest.format("")
     for strength, said_of_it in (
-        (0.52, "is right in 6 of 10 cases where this errs would"),
-        (float("nan"), "the cases in which this errs are too few to tell"),
+        (0.52, "We would have found a head that is right in 6 of 10 cases where this errs."),
+        (float("nan"), "this errs in too few cases to tell"),
     ):
         assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
     few = pd.DataFrame([RULE | {"asked": 0.05}])  # the model sees few items of a relation

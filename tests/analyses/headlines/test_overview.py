@@ -57,9 +57,9 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "L1.H1: object to its verb; attention alone",
         "L0.H0: –nothing found",
         "L1.H1 goes from an object to its verb in 70% of cases; taking the last verb gets 60%.",
-        "False discovery rate 0.001 of attention, 0.400 of effect",
+        "False discovery rate 0.001 for attention, 0.400 for effect",
         "On average 0.050 nats a token (95%: 0.049 to 0.051).",
-        "No effect is established: 0.001 nats a token",
+        "No clear effect: 0.001 nats a token",
         "right in 70 of 100 cases.",
         "Nothing stands out.",
         "tables/effects: stack decoder, attention self, layer 0, head 1, behaviour part-of-speech, task agreement, ",
@@ -67,7 +67,7 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "on the whole text (tables/heads has all); induction on random tokens that come twice.",
         "Give L0.H1 what it computed for the other number: 6 of 40 answers flip; the model",
         "; a changed word in 30 of 40.",
-        "Moves the choice of was or were 35% of the way; the model is right in 65%.",
+        "Moves the choice of was or were 35% of the way; the model is right on 65% of prompts.",
         "L0.H1 as in The <b>dogs</b>",
         "2 to 11 of 40 flip (95%).",
     ]
@@ -113,7 +113,7 @@ def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_a
     page = shown(tables)
     assert "L1.H1: last noun, name or pronoun; attention alone" in page.text
     assert "was/were" in page.text
-    said = "(induction) the model loses 0.05 nats a token, though its attention there does not stand out."
+    said = "(induction), the model loses 0.05 nats a token, though its attention there does not stand out."
     assert f"Without what L1.H0 looks at there {said}" in page.text
 
 
@@ -184,8 +184,8 @@ def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
     card = card_of(tables, "L1.H0")
     (why, read_by), *_ = [(each.why, each.read_by) for each in card.facts if each.fact.name == "induction"]
     assert why == (
-        "It finds these keys by what the 9 heads that look at the token before wrote into them: without that part its "
-        "attention there falls from 96% to 8%; without as much from 9 other heads, to 95%."
+        "It finds these keys by what the 9 heads that look at the token before wrote into them: without that part, its "
+        "attention there falls from 96% to 8%; without an equal part from 9 other heads, to 95%."
     )
     assert read_by == (
         "Read by feed-forward 1 (+20% of the logit difference when cut), L1.H1’s keys (−12%), L1.H1’s values (−5%)."

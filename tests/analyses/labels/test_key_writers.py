@@ -51,12 +51,12 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
     )
     assert writers.loc["decoder.0.head.1", "advantage"] == pytest.approx(planted.GAIN, rel=1e-3)
     assert said(row) == (
-        "It finds these keys by what L0.H1, which looks at the token before, wrote into them: without that part its "
-        "attention there falls from 100% to 2%; without as much from another head, to 100%"
+        "It finds these keys by what L0.H1, which looks at the token before, wrote into them: without that part, its "
+        "attention there falls from 100% to 2%; without an equal part from another head, to 100%"
     )
     assert said(family_of(table, 0, "previous-token")) == (
-        "It finds these keys by what the position embedding wrote into them: without that part its attention there "
-        "falls from 100% to 9%; without as much from other writers, to 100%"
+        "It finds these keys by what the position embedding wrote into them: without that part, its attention there "
+        "falls from 100% to 9%; without an equal part from other writers, to 100%"
     )
 
 
@@ -77,7 +77,7 @@ def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
     assert row["explains"] is known
     if known:
         assert said(row).startswith("It finds these keys by what the 2 heads that look at the token before wrote into")
-        assert said(row).endswith("without as much from 2 other heads, to 100%")
+        assert said(row).endswith("without an equal part from 2 other heads, to 100%")
     else:
         assert said(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
 

@@ -145,5 +145,5 @@ def test_atlas_card_and_report_say_that_they_are_needed_together(twins):
     page = Page(render(line, [first, report], [], {}))
     (atlas,) = first.atlases
     assert [each.state for each in atlas.layers[0]] == ["needed", "quiet", "needed"]
-    said = "L0.H0 and L0.H2 look at the token before: hiding that from them costs"
+    said = "L0.H0 and L0.H2 look at the token before: hiding that from all of them costs"
     assert page.text.count(said) == 7  # in the headline, in the report, and twice on each of two cards

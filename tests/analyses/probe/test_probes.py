@@ -68,7 +68,7 @@ class TestPlantedTruth:
         assert rows.ambiguous_accuracy[1] == rows.ambiguous_accuracy[2] == 1.0
         assert rows.accuracy[1] == 1.0
         assert rows.accuracy[0] == pytest.approx(rows.baseline[0], abs=0.03)
-        assert rows.baseline_name[0] == "most frequent of the type"
+        assert rows.baseline_name[0] == "the word’s most frequent label"
         assert rows.ambiguous_low[1] > 0.2  # the word before tells what the type does not
         assert rows.ambiguous_low[0] < 0.05
 
@@ -314,7 +314,7 @@ class TestWhatIsWritten:
             f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
             "Dependency relations: not probed: no dependency relations in",
             "The tasks were tested on different texts",
-            "Is syntax read low in the model, and coreference high?",
+            "Is syntax read from lower layers than coreference?",
             "coreference - tag",
             HOSTILE,
         ]
@@ -340,10 +340,10 @@ def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_s
     tag, relation = tasks_of(shown).values()
     assert "of dev (30 documents)" in tag.blocks[0][1].text
     assert not [each for each in caveats_of(tag) if "held" in each or "kept" in each]
-    assert "kept apart" in relation.blocks[0][1].text
+    assert "held out" in relation.blocks[0][1].text
     kept = "No dependency relations in dev, so documents of the same corpus were kept for the test."
     assert kept in caveats_of(relation)
-    assert [task["tested_on"] for task in shown.facts["tasks"].values()] == ["dev", "documents kept apart"]
+    assert [task["tested_on"] for task in shown.facts["tasks"].values()] == ["dev", "held-out documents"]
 
 
 def damaged():
@@ -393,8 +393,8 @@ UNSURE, LOWER = (-0.1, 0.4), (-2.0, -1.0)
     ("bounds", "says"),
     [
         ({}, "Yes, by both measures."),
-        ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: it can"),
-        ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "It cannot be told."),
+        ({"coreference_relation_centre": UNSURE}, "By the expected layer: yes. By the centre of gravity: unclear"),
+        ({"coreference_tag_expected": UNSURE, "coreference_tag_centre": UNSURE}, "Unclear."),
         ({"coreference_relation_expected": LOWER, "coreference_tag_expected": UNSURE}, "By the expected layer: n"),
         ({"relation_tag_expected": LOWER}, "Yes, by both measures."),
     ],

@@ -35,7 +35,7 @@ def in_short(behaviour: str, *rows: dict, bars: dict[str, float] | None = None) 
 
 def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that_have_learnt_nothing():
     rows = [heads_row(0, head, "position", "previous-token", 0.9 - 0.1 * head, 0.02) for head in range(3)]
-    others = "gets 2%. 3 of 3 heads gain over the baseline, next L0.H1, L0.H2."
+    others = "gets 2%. 3 of 3 heads gain over the baseline; next: L0.H1, L0.H2."
     assert in_short("position", *rows, bars={"previous-token": 0.04})[0].endswith(others)
     for bar, reach in ((0.5, "gain less than 50%"), (0.88, "gain as much")):
         said = f"{others} Untrained heads {reach}."
@@ -70,7 +70,7 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     )
     assert plain(second).startswith("Replacing L0.H1 removes 35% of the choice of was or were, and alone it restores")
     assert plain(second).endswith(
-        ". The model is right in only 65% of the prompts; what these heads carry often does not decide its answer."
+        ". The model is right on only 65% of the prompts, so what these heads carry often does not decide the answer."
     )
     for way, said in (("noise", "Replacing L1.H0 removes"), ("denoise", "Alone L1.H0 restores")):
         rows = effects.loc[(effects["intervention"] == way) & (effects["head"] == 0) & (effects["layer"] == 1)]
