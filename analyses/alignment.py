@@ -90,8 +90,7 @@ def chosen(model: Model, pairs: Sequence[Pair], part: str = ANY_PART) -> list[Pl
     *selves, _ = _kinds(model)
     table = measure(model, pairs)
     best = table.loc[table.loc[table["measure"] == part, "value"].idxmax()]
-    peaked = [_most_peaked(model, heads, pairs) for heads in selves]
-    return [*peaked, Place.from_row(best)]
+    return [*(_most_peaked(model, heads, pairs) for heads in selves), Place.from_row(best)]
 
 
 def example(model: Model, pair: Pair, heads: Sequence[Place]) -> Example:

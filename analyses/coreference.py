@@ -219,8 +219,7 @@ def _items(batch: Batch, questions: Sequence[_Question], rivals: Sequence[Rival]
     columns = np.array(prompts)[order], pronouns[order], number, *masks[:, order]
     prompt, query, column, candidates, right = (torch.from_numpy(each).to(batch.device) for each in columns)
     ordered = {name: torch.from_numpy(words[order]).to(batch.device) for name, words in picks.items()}
-    by_rule = {**ordered, RANDOM.name: None}
-    return Items(batch, prompt, query, column.long(), candidates, right, by_rule)
+    return Items(batch, prompt, query, column.long(), candidates, right, {**ordered, RANDOM.name: None})
 
 
 # The causal test: who is meant, and the gender of a person, from the name to the pronoun.

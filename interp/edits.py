@@ -49,7 +49,7 @@ class SelectiveEdit:
                 region = _region(site, value.shape, index, single)
                 changed[region] = self.change(value)[region] if self.whole else self.change(value[region])
         except (IndexError, RuntimeError) as error:
-            raise InputError(f"cannot edit {site.name}, of shape {tuple(value.shape)}: {error}") from error
+            raise InputError(f"it does not fit the shape {(*value.shape,)}: {error}") from error
         return changed
 
     def entries(self, site: Site, texts: Mapping[str, TokenBatch]) -> dict[str, list[list[int]]]:

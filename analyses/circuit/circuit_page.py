@@ -14,7 +14,7 @@ from analyses.wording.formats import counted, number, percent
 
 _WORDS: Mapping[str, Any] = plain_words.WORDS["circuit"]
 _TEXTS: Mapping[str, str] = _WORDS["texts"]
-_SHOWN, _LONGEST = 3, 160  # pairs on the page, and letters per prompt
+_SHOWN, _LONGEST = 3, 160  # pairs on the page and members in its summary, and letters per prompt
 
 
 def page(found: Found, model: Mapping[str, Any]) -> Page:
@@ -52,7 +52,8 @@ def short(found: Found) -> dict[str, str]:
     """The sentence and further facts about the circuit, by heading."""
     facts, kind = found.facts, found.facts["kind"]
     sides = [_TEXTS["side"].format(**facts[side]) for side in ("choose", "report")]
-    lines = {"Circuit": sentence(found), "Prompts": _TEXTS["sides"].format(*sides, share=percent(facts["share"]))}
+    first = f"{sentence(found)} Strongest: {', '.join(row['edge'] for row in _members(found)[:_SHOWN])}."
+    lines = {"Circuit": first, "Prompts": _TEXTS["sides"].format(*sides, share=percent(facts["share"]))}
     lines["Without it"] = _TEXTS["without"].format(_share(facts["without"]))
     numbers = {"kept": number(facts["kept"]), "size": number(facts["size"]), "stable": percent(STABLE), "kind": kind}
     lines["Stable"] = _TEXTS["stable"].format(**numbers, alone=_share(facts["stable"]))

@@ -73,7 +73,8 @@ def _run(arguments: Sequence[str]) -> int:
             from interp.errors import brief  # noqa: PLC0415
 
             message = brief(message)
-        typer.echo(f"interp: {message}{' See' if message.endswith('?') else '; see'} interp --help", err=True)
+        see, command = " See" if message.endswith("?") else "; see", error.ctx.command_path if error.ctx else "interp"
+        typer.echo(f"interp: {message}{see} {command} --help", err=True)
         return USAGE
 
 

@@ -22,7 +22,7 @@ def next_commands(name: str, model: str | None, run: RunFolder, sentences: Itera
     commands = [["figures", folder, *width]] if any(file.startswith("figures/") for file in run.facts["files"]) else []
     head = _HEAD.search(" ".join([run.facts.get("first_head") or "", *sentences]))
     if head and "heads" in run.tables:
-        commands = [["inspect", folder, head[0]], ["card", folder, head[0]]]
+        commands = [["inspect", folder, head[0]], *([["card", folder, head[0]]] if run.facts.get("first_head") else [])]
     elif name in {"patch", "circuit"}:
         pair, strongest = run.table("pairs").to_dict("records")[0], _strongest(run)
         view = _view(pair)

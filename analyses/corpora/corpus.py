@@ -216,11 +216,8 @@ def _recognised(file: Path) -> str | None:
             continue
         if is_conllu:
             return "conllu"  # its reader names the faulty line
-        *titles, last = [each.title for each in _RECOGNISED]
-        raise InputError(
-            f'{file} begins "{line[:40].strip()}": {", ".join(titles)} and {last} are read, and '
-            f"{' or '.join(f'{each.kind}:PATH' for each in _RECOGNISED)} forces a format; {_PLAIN}"
-        )
+        kinds = ", ".join(each.kind for each in _RECOGNISED)
+        raise InputError(f'{file} begins "{line[:40].strip()}": {_PLAIN}; for annotation, KIND:PATH takes {kinds}')
     return None
 
 

@@ -40,8 +40,7 @@ def head_word(words: Sequence[str], start: int, end: int) -> int:
     It is the last word before the first preposition, relative pronoun or comma that follows the first word: "man" in
     "that man in a hat".
     """
-    stops = (i for i in range(start + 1, end) if words[i].lower() in _AFTER_HEAD)
-    return next(stops, end) - 1
+    return next((i for i in range(start + 1, end) if words[i].lower() in _AFTER_HEAD), end) - 1
 
 
 def gender(text: AnnotatedText, mention: Mention) -> str | None:

@@ -121,7 +121,7 @@ def probes_by_layer(layers: pd.DataFrame, **page: Unpack[style.Page]) -> Figure:
     if rows.empty:
         raise InputError("expected rows of the stream, which have no head: got none")
     counts = rows.groupby("task")["n"].first()
-    rows = rows.assign(panel=[f"{task}, n {number(counts[task])}" for task in rows["task"]])
+    rows = rows.assign(panel=[f"{task}\nn {number(counts[task])}" for task in rows["task"]])
     shares, tasks = rows.filter(regex="(accuracy|baseline)$").to_numpy(dtype=float), len(counts)
     height = min(2.8, 0.6 + page.get("width", style.WIDTH) / tasks)
     figure = draw("probes_by_layer", rows, page, width=style.WIDTH if tasks > 1 else 6.5, height=height)

@@ -221,7 +221,7 @@ def _token_name(clean: object, corrupt: object) -> str | None:
     if not isinstance(clean, str):
         return None
     is_same = not isinstance(corrupt, str) or corrupt == clean
-    return "\n".join(visible(token, _TOKEN) for token in ([clean] if is_same else [clean, corrupt]))
+    return "/".join(visible(token, _TOKEN) for token in ([clean] if is_same else [clean, corrupt]))
 
 
 def cell_name(row: Mapping[Any, Any]) -> str:
@@ -241,7 +241,7 @@ def cell_name(row: Mapping[Any, Any]) -> str:
             token = _token_name(row.get(f"{prefix}token"), row.get(f"{prefix}corrupt_token"))
             title = row.get(f"{prefix}name")
             place = title if isinstance(title, str) else row[axis]
-            name += f" {preposition} {place}" + (f" ({token.replace(chr(10), '/')})" if token else "")
+            name += f" {preposition} {place}" + (f" ({token})" if token else "")
     return name
 
 

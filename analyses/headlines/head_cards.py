@@ -341,7 +341,7 @@ def _answers(tables: Tables, task: str, pair: int, head: str) -> tuple[Bars | No
     rows = answers.loc[(answers["task"] == task) & (answers["pair"] == pair)].set_index("heads")
     if head not in rows.index:
         return None, 0.0
-    labels = TEXTS["as it is"], [TEXTS["given"].format(head=head), " ", emphasis(prompt["corrupted"])]
+    labels = TEXTS["as it is"], [TEXTS["given"].format(head=head), " ", emphasis(f"“{prompt['corrupted']}”")]
     values = [[prompt["clean_right"], prompt["clean_wrong"]], *rows.loc[[head], ["right", "wrong"]].to_numpy()]
     bars = [
         (label, [(prompt["right"], float(right), True), (prompt["wrong"], float(wrong), False)])

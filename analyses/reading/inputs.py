@@ -52,8 +52,7 @@ class Heads:
     def kinds_of(model: Model) -> "list[Heads]":
         """Every kind of attention of a model: in the encoder, in the decoder, and between them."""
         kinds = [Heads(name, s.n_layers, s.n_heads, causal=s.causal) for name, s in model.config.stacks.items()]
-        crossing = [replace(each, attention="cross", causal=False) for each in kinds[1:]]
-        return kinds + crossing
+        return kinds + [replace(each, attention="cross", causal=False) for each in kinds[1:]]
 
     @property
     def title(self) -> str:

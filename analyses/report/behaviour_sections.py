@@ -279,7 +279,7 @@ def head_grids(
         rows = heads.replace({"measure": words})  # all rows: whether a head shows one measure may depend on another
         title = behaviour.grids.get(unit, "?") if behaviour else "?"
         draw = partial(head_grid, rows, [words[each] for each in group], title=title, quantity=UNITS[unit].drawn)
-        yield f"{name}-heads" + f"-{unit}" * (unit != "share"), draw
+        yield f"{name.replace(' ', '-')}-heads" + f"-{unit}" * (unit != "share"), draw
 
 
 def _caveats(result: Result, *, by_kind: bool) -> list[str]:

@@ -255,7 +255,7 @@ def _page(
         tables=tables,
         facts={
             "headline": f"{line}. {verdicts(first.sentences)}",
-            "first_head": next(iter(first.ids), None),
+            "first_head": next((card.id for card in first.cards if card.facts), None),
             "sentences": {each.behaviour: each.text for each in first.sentences},
             "pairs": pairs,
             **_left_out(by_kind, results),

@@ -169,7 +169,7 @@ def _verdict(rows: pd.DataFrame, sister: str | None) -> dict[str, Any]:
     if len(sizes) < 2 or sizes.min() < _FEWEST:
         why = f"its sister {sister} is not in the suite" if sister else "nothing in the suite is its other pole"
         if len(sizes) > 1:
-            why = f"the pole {sizes.index[-1]} has {sizes.iloc[-1]} items, and needs {_FEWEST}"
+            why = f"the pole {sizes.index[-1]} has {sizes.iloc[-1]} of the {_FEWEST} items it needs"
         return {"verdict": NOT_TESTABLE, "why": why}
     bounds = {pole: _interval(part, ["right"], _clusters(part)) for pole, part in rows.groupby(poles, sort=False)}
     texts = [f"{pole} {share:.2f} ({low:.2f} to {high:.2f})" for pole, (share, low, high) in bounds.items()]

@@ -59,8 +59,8 @@ def sentence(found: Found) -> str:
     """How many paradigms the model passes, and which heads carry them."""
     passed, of = [*found.accuracy["verdict"]].count(PASSED), counted(len(found.accuracy), "paradigm")
     counts = Counter(head_name(*place) for place in zip(found.named["layer"], found.named["head"], strict=True))
-    heads = [f"{head} carries {number(n)}" for head, n in counts.most_common(_HEADS)]
-    heads[:1] = [f"{each} of them" for each in heads[:1]]
+    heads = [f"{head} carries {number(n) if passed > 1 else 'it'}" for head, n in counts.most_common(_HEADS)]
+    heads[:1] = [f"{each}{' of them' * (passed > 1)}" for each in heads[:1]]
     if {*found.accuracy["verdict"]} == {NOT_TESTABLE}:
         return f"None of {of} is testable, so no head is named."
     return f"The model passes {number(passed) if passed else 'none'} of {of}; {', '.join(heads) or 'no head is named'}."

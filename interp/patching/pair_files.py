@@ -46,7 +46,8 @@ def read_columns(
     header, *rows = rows
     if missing := [name for name in required if name not in header]:
         columns = "the column" if len(missing) == 1 else "the columns"
-        raise InputError(f"{file} lacks {columns} {', '.join(missing)}: it has {', '.join(header)}")
+        has = ", ".join(header) + "; put commas between columns" * (len(header) == 1)
+        raise InputError(f"{file} lacks {columns} {', '.join(missing)}: it has {has}")
     if long := [number for number, row in enumerate(rows, 1) if len(row) > len(header)]:
         raise InputError(f"row {long[0]} of {file} has more fields than the header: put quotes round texts with commas")
     if not rows:

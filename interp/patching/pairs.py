@@ -1,9 +1,10 @@
 """Minimal pairs: a clean prompt, a corrupted one that differs in a few tokens, and the right and wrong answers."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -192,8 +193,8 @@ class Pairs(Result):
         """
         check_model(model)
         texts = clean, corrupt, right, wrong
-        if strange := [text for text in chain(*texts) if not isinstance(text, str)]:
-            raise InputError(f"expected prompts and answers as texts, got {strange[0]!r}")
+        if strange := [a for a in texts if isinstance(a, str)] or [a for a in chain(*texts) if not isinstance(a, str)]:
+            raise InputError(f"expected prompts and answers as lists of texts, got {strange[0]!r}")
         if len({*(sizes := (*map(len, texts),))}) > 1:
             raise InputError(f"expected a corrupted prompt, right and wrong answer for each clean prompt, got {sizes}")
         fixed = {name: each for name, each in (("target", target), ("source", source)) if each is not None}
@@ -361,9 +362,12 @@ def _pair(
     answers = answering.continuation(right), answering.continuation(wrong)
     shared = _shared(*answers, f"{right!r} and {wrong!r}", answering.unknown_id)
     if len(prompts[0]) != len(prompts[1]):
-        lengths = f"{len(prompts[0])} and {len(prompts[1])}"
+        starts = [[*(start for start, _ in tokenizer.pieces(text).spans), None] for text in (clean, corrupt)]
+        read = ("|".join(text[a:b] for a, b in pairwise(each)) for text, each in zip(row, starts, strict=False))
+        cut = ", ".join(dict.fromkeys(re.findall(r"\w+(?:\|\w+)+", " ".join(read))))  # words of several tokens
         fault = "the prompts do not align" if corrupt.strip() else "there is no corrupted prompt"
-        raise _UnusableError(f"{fault}: they are {lengths} tokens long; {_NAMES}")
+        lengths = f"{len(prompts[0])} and {len(prompts[1])} tokens long{f' ({cut})' if cut else ''}"
+        raise _UnusableError(f"{fault}: they are {lengths}; {_NAMES}")
     if prompts[0] == prompts[1]:
         raise _UnusableError(f"the prompts are {'identical' if clean.strip() else 'empty'}: nothing can be patched")
     if sources_differ:
@@ -395,4 +399,4 @@ def _shared(right: Sequence[int], wrong: Sequence[int], names: str, unknown: int
     if not right or not wrong:
         raise _UnusableError(f"an answer is empty: expected two that continue the prompt, got {names}")
     fault = "the answers are the same" if right == wrong else "one answer begins the other"
-    raise _UnusableError(f"{fault}: {names} are {right} and {wrong}, with no differing piece")
+    raise _UnusableError(f"{fault}: {names} differ in no piece")

@@ -35,8 +35,7 @@ def flips(model, pairs) -> Flips:
 def plain(model: Transformer, pairs: Pairs, heads: list[tuple[int, int]]) -> torch.Tensor:
     """Probabilities of both answers (pair x answer), with heads' z from the corrupted prompts."""
     layers = sorted({layer for layer, _ in heads})
-    sites = [f"decoder.{layer}.attn.z" for layer in layers]
-    other = run(model, pairs.corrupt, capture=sites)
+    other = run(model, pairs.corrupt, capture=[f"decoder.{layer}.attn.z" for layer in layers])
 
     def edit(layer: int):
         def put(z: torch.Tensor) -> torch.Tensor:

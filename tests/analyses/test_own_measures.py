@@ -118,12 +118,12 @@ def test_a_users_head_is_labelled(tmp_path):
 
     heads, first, page = labelled(of_words=False)
     assert heads == [[0, 0]]
-    assert first.startswith("L0.H0 looks where “mine” says in 100% of cases")
+    assert first.startswith("L0.H0 shows “mine” in 100% of cases")
     assert "untrained" not in first.lower()
     assert page.endswith("ntrained heads gain less than 35%.")  # shuffling keeps positions
     heads, first, page = labelled()  # the head does the same with words in another order
     assert heads == []
-    assert first.startswith("We found no head that looks where “mine” says: at best L0.H0 gets 100%")
+    assert first.startswith("We found no head that shows “mine”: at best L0.H0 gets 100%")
     bar = re.compile(r"ntrained heads (stay below|gain less than) [5-9][0-9]%\.?$")
     assert all(map(bar.search, (first, page)))
 

@@ -65,8 +65,7 @@ def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents
     lines = [" ".join(draw.choices(words, k=draw.randint(3, 20))) for draw in draws]
     texts = [AnnotatedText.plain(line, f"document {number}") for number, line in enumerate(lines)]
     one, other = (position.measure(model, order) for order in (texts, texts[::-1]))
-    bar = one.loc[one["measure"] == "positional-head", "baseline"]
-    assert bar.between(0.05, 0.95).all()
+    assert one.loc[one["measure"] == "positional-head", "baseline"].between(0.05, 0.95).all()
     pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-7)
 
 

@@ -87,8 +87,7 @@ def test_every_result_says_what_it_is(model, pairs, found):
 
 
 def test_a_configuration_shows_what_makes_it_again(model):
-    made = eval(repr(model.config), dict(vars(interp.config)))
-    assert made == model.config
+    assert eval(repr(model.config), dict(vars(interp.config))) == model.config
     assert "rotary" not in repr(model.config).lower()
 
 

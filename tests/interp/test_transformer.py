@@ -232,7 +232,7 @@ WRONG = [
     ({"capture": "decoder.0.attn.patern"}, "did you mean 'decoder.0.attn.pattern'"),
     ({"edit": {Z: zero(query=0)}}, "no axis 'query': its axes are position, head, d_head"),
     ({"edit": {Z: zero(position=9)}}, "decoder.0.attn.z: no position 9 in prompt 0: it has position 0-4"),
-    ({"edit": {Z: set_to(torch.ones(4))}}, "cannot edit decoder.0.attn.z"),
+    ({"edit": {Z: set_to(torch.ones(4))}}, "edit of decoder.0.attn.z: it does not fit the shape"),
     ({"edit": {Z: lambda z: z[:, 1:]}}, r"must keep its shape \(1, 5, 3, 5\).*got \(1, 4, 3, 5\)"),
     ({"tokens": token_ids(1, 14)}, "14 tokens is longer than the model's context of 13"),
     ({"tokens": torch.tensor([[0, 29]])}, r"0-28.*got 0 to 29"),

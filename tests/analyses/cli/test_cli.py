@@ -192,7 +192,7 @@ def test_a_report_is_complete(whole):
         table = pd.read_parquet(out / f"tables/{name}.parquet")
         assert set(table["behaviour"]) == set(behaviours.OURS)
         np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
-    assert "L1.H2 looks where “previous-token” says with 90% of its attention" in whole.text  # its measure has no words
+    assert "L1.H2 shows “previous-token” with 90% of its attention" in whole.text  # its measure has no words
     assert "Fewer than 20 documents" in whole.text
     assert (
         "Given what it computed for the other prompt, L1.H0 flips 3 of 40 answers; "

@@ -247,6 +247,7 @@ def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_
 def test_every_command_has_examples_and_a_suggestion_keeps_its_question_mark(capsys):
     assert DECLARED.keys() == COMMANDS.keys()
     assert refusal(capsys, "inspct").endswith("Did you mean 'inspect'? See interp --help")
+    assert refusal(capsys, "suite").endswith("Missing argument 'SUITES...'; see interp suite --help")
 
 
 @pytest.mark.parametrize(

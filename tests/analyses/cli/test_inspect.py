@@ -14,6 +14,7 @@ from commands import refusal
 from analyses import report, runs
 from analyses.cli import command_frame as frame
 from analyses.cli import command_lines, inspection
+from analyses.cli.next_commands import next_commands
 from analyses.execution.provenance import digest
 from analyses.experiments import EXPERIMENTS
 from interp import InputError
@@ -127,6 +128,12 @@ def test_a_report_ends_in_its_sentences_and_its_path(position, capsys, monkeypat
     found = json.loads(typed(capsys, *asked, "--json")[1])
     assert found == {"out": str(position), "report": f"{position}/report.html", "said": told}
     assert typed(capsys, *asked, "--quiet") == (0, "", "")
+
+
+def test_no_card_is_offered_of_a_head_without_a_claim(tmp_path):
+    folder = written(tmp_path / "none", heads=[{"layer": 0, "head": 1}])
+    lines = next_commands("report", None, runs.read(folder), ["At best L0.H1 gets 3%."])
+    assert lines == [f"next: {command_lines(['interp', 'inspect', str(folder), 'L0.H1'], 6)}"]
 
 
 def test_three_sentences_are_said_then_of_own_measures_and_how_many_more_there_are_and_what_was_left_out(tmp_path):

@@ -164,8 +164,7 @@ def met() -> tuple[Lexicon, Corpus]:
 
 def follower(lexicon: Lexicon, n_ctx: int) -> Transformer:
     genders = dict.fromkeys(HE, lexicon.masculine) | dict.fromkeys(SHE, lexicon.feminine)
-    plan = [[antecedent(genders, {})], [uniform]]
-    return Planted(lexicon.vocabulary, plan, n_ctx=n_ctx).build()
+    return Planted(lexicon.vocabulary, [[antecedent(genders, {})], [uniform]], n_ctx=n_ctx).build()
 
 
 def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, tmp_path):

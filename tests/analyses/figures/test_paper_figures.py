@@ -123,8 +123,7 @@ def test_text_has_the_size_that_is_asked_for(table, drawing):
     for draw in (lambda **page: figures.head_grid(table, "induction", **page), drawing["sweep"], drawing["largest"]):
         small = {round(text.get_fontsize(), 3) for text in texts(draw(font_size=6, title=None))}
         assert small <= {6.0, round(6 * 8 / 9, 3)}
-        usual = {round(text.get_fontsize(), 3) for text in texts(draw())}
-        assert usual <= {8, 9, 11}
+        assert {round(text.get_fontsize(), 3) for text in texts(draw())} <= {8, 9, 11}
 
 
 def test_a_narrow_page_has_fewer_panels_in_a_row(table):

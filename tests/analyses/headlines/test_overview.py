@@ -68,7 +68,7 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "Give L0.H1 what it computed for the other number: 6 of 40 answers flip; the model",
         "; a changed word in 30 of 40.",
         "Moves the choice of was or were 35% of the way; the model is right on 65% of prompts.",
-        "L0.H1 as in The <b>dogs</b>",
+        "L0.H1 as in “The <b>dogs</b>",
         "2 to 11 of 40 flip (95%).",
     ]
     assert [each for each in said if each not in page.text] == []

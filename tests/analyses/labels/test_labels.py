@@ -81,8 +81,7 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
 
 def test_others_than_those_with_a_label_have_it_by_no_measure():
     """Two heads have the label by one measure and one by another, so one head of four is left."""
-    places = [("decoder", "self", 0, head) for head in range(4)]
-    heads = pd.DataFrame(places, columns=HEAD)
+    heads = pd.DataFrame([("decoder", "self", 0, head) for head in range(4)], columns=HEAD)
     about = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
     labels = heads.iloc[:3].assign(**about, measure=["tag:VERB->NOUN"] * 2 + ["tag:ADP->NOUN"])
     assert judgement._rivals(heads, labels, labels.iloc[:2], seed=0) == [(0, 3)]

@@ -139,7 +139,7 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     alone = figures.cell_map(dollars, "logit_difference")
     alone.draw_without_rendering()  # a dollar sign starts no formula
     labels = [each.get_text().replace("\\", "") for each in alone.axes[0].get_xticklabels()]
-    assert labels == ["$a\n$b", "saw"]  # the corrupted token is below the clean one
+    assert labels == ["$a/$b", "saw"]  # the clean token and the corrupted one
 
 
 @pytest.mark.parametrize(
@@ -149,13 +149,14 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
         (b"clean,corrupt,answer,wrong\n", "no rows"),
         (b"clean,corrupted,answer,wrong\na,b,c,d\n", "it has clean, corrupted"),
         (b"clean,corrupt,answer,wrong\na,b,b,c,d\n", "quotes"),
+        (b"clean\tcorrupt\tanswer\twrong\na\tb\tc\td\n", "answer wrong; put commas between columns"),
         (b"\xff\xfe\x00", "CSV"),
         ([*ONE[:6]], "--wrong is not given"),
         ([*ONE, "--pairs", "pairs.csv"], "got --pairs"),
         (["--pairs", "nowhere.csv"], "nowhere.csv"),
         ([*ONE, "--corrupt", "Sue saw the"], "named positions align one pair with another"),
         ([*ONE, "--corrupt", "Tim saw"], "identical"),
-        ([*ONE, "--wrong", "He"], "no differing piece"),
+        ([*ONE, "--wrong", "He"], "answers are the same"),
         ([*ONE, "--wrong", "Shee"], "lacks an answer: check the spelling of ' He' and ' Shee'"),
         ([*ONE, "--site", "zz"], "expected one of resid_pre"),
         ([*ONE, "--metric", "losses"], "losses"),

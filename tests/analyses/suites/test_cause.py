@@ -246,8 +246,7 @@ def test_the_page_opens_with_sentences_and_stands_alone(model, paradigm, tmp_pat
     example = contrasts(model, paradigm)[0][0].clean.text.split()
     assert -1 < text.index(example[0]) < text.rindex("In short")
     assert "silent: not testable" in text
-    run_facts = (out / "run.json").read_text("utf-8")
-    assert '"suite_heads"' in run_facts
+    assert '"suite_heads"' in (out / "run.json").read_text("utf-8")
     assert {path.stem for path in (out / "figures").iterdir()} == {"suite_map"}
 
 

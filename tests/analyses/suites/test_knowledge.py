@@ -87,7 +87,7 @@ VERDICTS = {
     "a rival": (answers({("p", "is"): 0.9, ("p", "are"): 0.8}, five_gram=0.85), "not shown", "over five-gram +0.00"),
     "one pole": (answers({("p", "is"): 0.9}), "not testable", "nothing in the suite is its other pole"),
     "no poles": (answers({("p", ""): 0.9}), "not testable", "nothing in the suite is its other pole"),
-    "few": (answers({("p", "is"): 0.9, ("p", "are"): 0.9}, 7), "not testable", "has 7 items, and needs 8"),
+    "few": (answers({("p", "is"): 0.9, ("p", "are"): 0.9}, 7), "not testable", "has 7 of the 8 items it needs"),
     "no sister": (answers({("p", ""): 0.9}, sister="q"), "not testable", "its sister q is not in the suite"),
 }
 

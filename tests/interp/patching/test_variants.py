@@ -33,8 +33,7 @@ def test_direct_attributions_add_up(name):
     found = direct_logit_attribution(model, batch, right, wrong)
     torch.testing.assert_close(found.values.sum(0), logits[prompt, right] - logits[prompt, wrong], **CLOSE)
     torch.testing.assert_close(attribution_by_source(found).nansum(2), found.by_head(), **CLOSE)
-    scores = composition_scores(model).nan_to_num()
-    assert 0 < scores.max() <= 1 + 1e-9
+    assert 0 < composition_scores(model).nan_to_num().max() <= 1 + 1e-9
 
 
 def test_an_output_bias_is_a_term_of_its_own():

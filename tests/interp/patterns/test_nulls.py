@@ -120,8 +120,7 @@ class TestCalibration:
         found = questions.read(pattern)
         for sink, sums in found.items():
             null = Null.empty(heads, sums.scores.shape[-1])
-            groups = torch.arange(prompts)
-            null.add(groups, sums.null_mean, sums.null_variance)
+            null.add(torch.arange(prompts), sums.null_mean, sums.null_variance)
             scores = torch.zeros_like(null.mean)
             scores[:prompts] = sums.scores.double()
             p = null.test(scores)

@@ -261,8 +261,7 @@ def test_the_untrained_model_beside_it_is_ours(both, name):
 def test_measures_of_heads_are_ours(both):
     text = [AnnotatedText.plain(" ".join(f"w{4 + (3 * at + at * at) % 17}" for at in range(9)), "d")] * 3
     one, other = (position.measure(model, text).drop(columns=["p", "q"]) for model in both("gpt2"))
-    norms = [name for name in one if name.startswith("norm_")]
-    assert one[norms].isna().to_numpy().all()
+    assert one[[name for name in one if name.startswith("norm_")]].isna().to_numpy().all()
     pd.testing.assert_frame_equal(other, one, rtol=1e-3, atol=1e-3)
 
 

@@ -94,8 +94,7 @@ def reference_model():
     writes = {**{name: ["he", "He"] for name in MASCULINE}, **{name: ["she", "She"] for name in FEMININE}}
     head = planted.antecedent(genders, writes, strength=STRENGTH)
     layers = [[planted.uniform, planted.offset(-1, remember=True)], [head, planted.same_token]]
-    vocabulary = [*MASCULINE, *FEMININE, *TASK_WORDS, "ran"]
-    return Planted(vocabulary, layers, n_ctx=32, start="<s>").build()
+    return Planted([*MASCULINE, *FEMININE, *TASK_WORDS, "ran"], layers, n_ctx=32, start="<s>").build()
 
 
 def meeting(number: int) -> AnnotatedText:
