@@ -168,7 +168,7 @@ class Collector(Scoring):
         measures = [each for each in measures if not (each.later and causal) and (fills or not each.masked)]
         self.parts = [self._scorer(measure) for measure in measures]
         names = ", ".join(measure.name for measure in measures)
-        self.nothing = f"the corpus has no item of {names} that this model shows"
+        self.nothing = f"the corpus has no item of {names} whose tokens this model sees"
 
     def _scorer(self, measure: Measure) -> Readings:
         if measure.pairs is None:
