@@ -45,7 +45,7 @@ NAMES = ("Mary", "John", "Tom", "Jane")
 SENTENCE = "When {} and {} went to the house, {} gave a letter to"
 
 
-class Given(NamedTuple):
+class Case(NamedTuple):
     """The two models, repeated tokens, prompts with two answers, and the models' sizes."""
 
     ours: Transformer
@@ -60,130 +60,130 @@ class Given(NamedTuple):
     vocabulary: int
 
 
-def ours_heads(given: Given) -> Tensor:
+def ours_heads(case: Case) -> Tensor:
     """Attention to the previous token, and to the token after the earlier copy: kind layer head."""
-    out = run(given.ours, given.twice, capture="decoder.*.attn.pattern")
-    pattern = torch.stack([out[f"decoder.{layer}.attn.pattern"] for layer in range(given.layers)]).mean(1)
+    out = run(case.ours, case.twice, capture="decoder.*.attn.pattern")
+    pattern = torch.stack([out[f"decoder.{layer}.attn.pattern"] for layer in range(case.layers)]).mean(1)
     return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
 
 
-def theirs_heads(given: Given) -> Tensor:
-    _, cache = given.theirs.run_with_cache(given.twice)
-    pattern = torch.stack([cache["pattern", layer] for layer in range(given.layers)]).mean(1)
+def theirs_heads(case: Case) -> Tensor:
+    _, cache = case.theirs.run_with_cache(case.twice)
+    pattern = torch.stack([cache["pattern", layer] for layer in range(case.layers)]).mean(1)
     return torch.stack([pattern.diagonal(offset, -2, -1).mean(-1) for offset in (-1, 1 - LENGTH)])
 
 
-def ours_ablation(given: Given) -> Tensor:
+def ours_ablation(case: Case) -> Tensor:
     """The loss without each head: layer head."""
-    return ablate(given.ours, given.twice, next_token_loss(), kind="zero").values["loss"].mean(-1)
+    return ablate(case.ours, case.twice, next_token_loss(), kind="zero").values["loss"].mean(-1)
 
 
-def theirs_ablation(given: Given) -> Tensor:
-    losses = torch.zeros(given.layers, given.heads)
-    for layer in range(given.layers):
-        for head in range(given.heads):
+def theirs_ablation(case: Case) -> Tensor:
+    losses = torch.zeros(case.layers, case.heads)
+    for layer in range(case.layers):
+        for head in range(case.heads):
 
             def remove(z, hook, head=head):
                 z[:, :, head] = 0.0
                 return z
 
             hooks = [(f"blocks.{layer}.attn.hook_z", remove)]
-            losses[layer, head] = given.theirs.run_with_hooks(given.twice, return_type="loss", fwd_hooks=hooks)
+            losses[layer, head] = case.theirs.run_with_hooks(case.twice, return_type="loss", fwd_hooks=hooks)
     return losses
 
 
-def ours_copying(given: Given) -> Tensor:
+def ours_copying(case: Case) -> Tensor:
     """The share of tokens whose own logit each head's weights raise most: layer head."""
-    model = given.ours
+    model = case.ours
     circuits = model.W_E @ model.W_V[:] @ model.W_O[:] @ model.W_U
-    return (circuits.argmax(-1) == torch.arange(given.vocabulary)).float().mean(-1)
+    return (circuits.argmax(-1) == torch.arange(case.vocabulary)).float().mean(-1)
 
 
-def theirs_copying(given: Given) -> Tensor:
-    model = given.theirs
+def theirs_copying(case: Case) -> Tensor:
+    model = case.theirs
     circuits = model.W_E @ model.W_V @ model.W_O @ model.W_U
-    return (circuits.argmax(-1) == torch.arange(given.vocabulary)).float().mean(-1)
+    return (circuits.argmax(-1) == torch.arange(case.vocabulary)).float().mean(-1)
 
 
-def ours_difference(given: Given) -> Tensor:
+def ours_difference(case: Case) -> Tensor:
     """The right answer's logit minus the wrong one's, at the last position: prompt."""
-    logits, row = given.ours(given.clean)[:, -1], torch.arange(len(given.clean))
-    return logits[row, given.right] - logits[row, given.wrong]
+    logits, row = case.ours(case.clean)[:, -1], torch.arange(len(case.clean))
+    return logits[row, case.right] - logits[row, case.wrong]
 
 
-def theirs_difference(given: Given) -> Tensor:
-    logits, row = given.theirs(given.clean)[:, -1], torch.arange(len(given.clean))
-    return logits[row, given.right] - logits[row, given.wrong]
+def theirs_difference(case: Case) -> Tensor:
+    logits, row = case.theirs(case.clean)[:, -1], torch.arange(len(case.clean))
+    return logits[row, case.right] - logits[row, case.wrong]
 
 
-def ours_attribution(given: Given) -> Tensor:
+def ours_attribution(case: Case) -> Tensor:
     """What each head adds directly to the difference: layer head prompt."""
-    return direct_logit_attribution(given.ours, given.clean, given.right, given.wrong).by_head()
+    return direct_logit_attribution(case.ours, case.clean, case.right, case.wrong).by_head()
 
 
-def theirs_attribution(given: Given) -> Tensor:
-    _, cache = given.theirs.run_with_cache(given.clean)
-    heads = cache.stack_head_results(layer=-1, pos_slice=-1) * given.theirs.ln_final.weight
-    written = cache.logit_attrs(heads, given.right, incorrect_tokens=given.wrong, pos_slice=-1)
-    return written.view(given.layers, given.heads, -1)
+def theirs_attribution(case: Case) -> Tensor:
+    _, cache = case.theirs.run_with_cache(case.clean)
+    heads = cache.stack_head_results(layer=-1, pos_slice=-1) * case.theirs.ln_final.weight
+    terms = cache.logit_attrs(heads, case.right, incorrect_tokens=case.wrong, pos_slice=-1)
+    return terms.view(case.layers, case.heads, -1)
 
 
-def ours_lens(given: Given) -> Tensor:
+def ours_lens(case: Case) -> Tensor:
     """The difference after each layer: layer prompt."""
-    return logit_lens(given.ours, given.clean).difference(given.right, given.wrong)[..., 0]
+    return logit_lens(case.ours, case.clean).difference(case.right, case.wrong)[..., 0]
 
 
-def theirs_lens(given: Given) -> Tensor:
-    model, row = given.theirs, torch.arange(len(given.clean))
-    _, cache = model.run_with_cache(given.clean)
+def theirs_lens(case: Case) -> Tensor:
+    model, row = case.theirs, torch.arange(len(case.clean))
+    _, cache = model.run_with_cache(case.clean)
     logits = model.unembed(model.ln_final(cache.accumulated_resid(layer=-1, incl_mid=False, pos_slice=-1)))
-    return logits[:, row, given.right] - logits[:, row, given.wrong]
+    return logits[:, row, case.right] - logits[:, row, case.wrong]
 
 
-def ours_patching(given: Given) -> Tensor:
+def ours_patching(case: Case) -> Tensor:
     """The mean difference with each stream of the clean prompt in the corrupted one, then with each head's z."""
-    pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
-    streams = sweep(given.ours, pairs, logit_difference(), "resid_pre", by=("layer", "position"))
-    heads = sweep(given.ours, pairs, logit_difference())
+    pairs = Pairs.from_ids(case.ours, case.clean, case.corrupt, case.right, case.wrong)
+    streams = sweep(case.ours, pairs, logit_difference(), "resid_pre", by=("layer", "position"))
+    heads = sweep(case.ours, pairs, logit_difference())
     return torch.cat([each.values["logit_difference"].mean(-1).flatten() for each in (streams, heads)])
 
 
-def theirs_patching(given: Given) -> Tensor:
+def theirs_patching(case: Case) -> Tensor:
     from transformer_lens import patching
 
     def metric(logits):
         row = torch.arange(len(logits))
-        return (logits[row, -1, given.right] - logits[row, -1, given.wrong]).mean()
+        return (logits[row, -1, case.right] - logits[row, -1, case.wrong]).mean()
 
-    _, cache = given.theirs.run_with_cache(given.clean)
-    streams = patching.get_act_patch_resid_pre(given.theirs, given.corrupt, cache, metric)
-    heads = patching.get_act_patch_attn_head_out_all_pos(given.theirs, given.corrupt, cache, metric)
+    _, cache = case.theirs.run_with_cache(case.clean)
+    streams = patching.get_act_patch_resid_pre(case.theirs, case.corrupt, cache, metric)
+    heads = patching.get_act_patch_attn_head_out_all_pos(case.theirs, case.corrupt, cache, metric)
     return torch.cat([streams.flatten(), heads.flatten()])
 
 
-def ours_paths(given: Given) -> Tensor:
+def ours_paths(case: Case) -> Tensor:
     """The mean difference with each head's direct path to the logits from the clean prompt: layer head."""
-    pairs = Pairs.from_ids(given.ours, given.clean, given.corrupt, given.right, given.wrong)
-    paths = path_patch(given.ours, pairs, logit_difference(), [Receiver("logits")])
+    pairs = Pairs.from_ids(case.ours, case.clean, case.corrupt, case.right, case.wrong)
+    paths = path_patch(case.ours, pairs, logit_difference(), [Receiver("logits")])
     return paths.values["logit_difference"].mean(-1)
 
 
-def theirs_paths(given: Given) -> Tensor:
-    model, row = given.theirs, torch.arange(len(given.clean))
-    names = [f"blocks.{layer}.attn.hook_z" for layer in range(given.layers)]
-    _, clean = model.run_with_cache(given.clean, names_filter=lambda name: name in names)
-    _, corrupt = model.run_with_cache(given.corrupt)
-    final = corrupt["resid_post", given.layers - 1][:, -1]
-    differences = torch.zeros(given.layers, given.heads)
+def theirs_paths(case: Case) -> Tensor:
+    model, row = case.theirs, torch.arange(len(case.clean))
+    names = [f"blocks.{layer}.attn.hook_z" for layer in range(case.layers)]
+    _, clean = model.run_with_cache(case.clean, names_filter=lambda name: name in names)
+    _, corrupt = model.run_with_cache(case.corrupt)
+    final = corrupt["resid_post", case.layers - 1][:, -1]
+    differences = torch.zeros(case.layers, case.heads)
     for layer, name in enumerate(names):
-        for head in range(given.heads):
+        for head in range(case.heads):
             change = (clean[name] - corrupt[name])[:, -1, head] @ model.W_O[layer, head]
             logits = model.unembed(model.ln_final((final + change)[:, None]))[:, 0]
-            differences[layer, head] = (logits[row, given.right] - logits[row, given.wrong]).mean()
+            differences[layer, head] = (logits[row, case.right] - logits[row, case.wrong]).mean()
     return differences
 
 
-EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]] = {
+EXERCISES: dict[str, tuple[Callable[[Case], Tensor], Callable[[Case], Tensor]]] = {
     "previous-token and induction heads": (ours_heads, theirs_heads),
     "loss without each head": (ours_ablation, theirs_ablation),
     "copying by the OV circuit": (ours_copying, theirs_copying),
@@ -195,7 +195,7 @@ EXERCISES: dict[str, tuple[Callable[[Given], Tensor], Callable[[Given], Tensor]]
 }
 
 
-def default() -> Given:
+def default() -> Case:
     """The default model in both libraries, repeated random tokens, and sentences with an indirect object."""
     ours = load("default")
     bridge = bridged(Path(__file__).resolve().parents[1] / "models" / "checkpoints" / "default")
@@ -208,13 +208,13 @@ def default() -> Given:
     )
     assert ours.tokenizer is not None
     ids = {name: ours.tokenizer.id(f" {name}") for name in NAMES}
-    right, wrong = (torch.tensor([ids[pair[at]] for pair in people]) for at in (0, 1))
+    right, wrong = (torch.tensor([ids[pair[place]] for pair in people]) for place in (0, 1))
     stack, twice = ours.config.decoder, torch.cat([start, once, once], 1)
     sizes = stack.n_layers, stack.n_heads, ours.config.d_vocab
-    return Given(ours, bridge, twice, clean, corrupt, right, wrong, *sizes)
+    return Case(ours, bridge, twice, clean, corrupt, right, wrong, *sizes)
 
 
-def untrained() -> Given:
+def untrained() -> Case:
     """A random GPT-2 in both libraries, and tokens from one seed."""
     theirs = gpt2(RANDOM, n_positions=64, bos_token_id=0, eos_token_id=0)
     bridge = bridged(theirs, numbers(RANDOM.vocabulary))
@@ -224,10 +224,10 @@ def untrained() -> Given:
     corrupt[:, 9] = clean[:, 9] % (RANDOM.vocabulary - 1) + 1
     right, wrong = torch.randint(1, RANDOM.vocabulary, (2, 8))
     sizes = RANDOM.layers, RANDOM.heads, RANDOM.vocabulary
-    return Given(wrap(theirs), bridge, torch.cat([once, once], 1), clean, corrupt, right, wrong, *sizes)
+    return Case(wrap(theirs), bridge, torch.cat([once, once], 1), clean, corrupt, right, wrong, *sizes)
 
 
-MODELS: dict[str, Callable[[], Given]] = {"random": untrained, "default": default}
+MODELS: dict[str, Callable[[], Case]] = {"random": untrained, "default": default}
 
 
 def lines(function: Callable[..., Any]) -> int:
@@ -235,15 +235,15 @@ def lines(function: Callable[..., Any]) -> int:
     return sum(1 for line in inspect.getsource(function).splitlines() if line.strip()) - bool(function.__doc__)
 
 
-def measured(function: Callable[[Given], Tensor], given: Given) -> tuple[float, Tensor]:
+def measured(function: Callable[[Case], Tensor], case: Case) -> tuple[float, Tensor]:
     """CPU seconds, and the numbers."""
     began = time.process_time()
     with torch.no_grad():
-        values = function(given)
+        values = function(case)
     return time.process_time() - began, values
 
 
-def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
+def row(name: str, case: Case, repeats: int) -> dict[str, Any]:
     """One exercise, both ways.
 
     Raises:
@@ -252,7 +252,7 @@ def row(name: str, given: Given, repeats: int) -> dict[str, Any]:
     ours, theirs = EXERCISES[name]
     runs, off = [], 0.0
     for _ in range(repeats):
-        (ours_s, values), (theirs_s, expected) = measured(ours, given), measured(theirs, given)
+        (ours_s, values), (theirs_s, expected) = measured(ours, case), measured(theirs, case)
         torch.testing.assert_close(values, expected, atol=TOLERANCE * float(expected.abs().max()), rtol=0.0)
         off = max(off, float((values - expected).abs().max() / expected.abs().max().clamp(min=1e-9)))
         runs.append((ours_s, theirs_s))
@@ -270,9 +270,9 @@ def main() -> None:
     options = parser.parse_args()
     machine("transformers", "transformer-lens")
     for model, build in MODELS.items():
-        given, rows = build(), []
+        case, rows = build(), []
         for name in EXERCISES:
-            rows.append(row(name, given, options.repeats))
+            rows.append(row(name, case, options.repeats))
             show(model=model, **rows[-1])
         whole = {key: sum(each[key] for each in rows) for key in ("ours_lines", "theirs_lines", "ours_s", "theirs_s")}
         ratio, off = round(whole["ours_lines"] / whole["theirs_lines"], 2), max(each["off"] for each in rows)

@@ -171,10 +171,10 @@ def compared(old: Callable[..., float], new: Callable[..., float], name: str, tu
             seconds[label].append(trees[label](name))
     logs = np.log(seconds["new"]) - np.log(seconds["old"])
     error = t.ppf(0.975, turns - 1) * logs.std(ddof=1) / turns**0.5
-    same = torch.equal(*values) or float((values[0] - values[1]).abs().nan_to_num().max())
+    agreement = torch.equal(*values) or float((values[0] - values[1]).abs().nan_to_num().max())
     row = {f"{label}_s": round(statistics.median(each), 4) for label, each in seconds.items()}
     ratios = {"ratio": round(math.exp(logs.mean()), 3), "upper": round(math.exp(logs.mean() + error), 3)}
-    return {"name": name, **row, **ratios, "same": same}
+    return {"name": name, **row, **ratios, "same": agreement}
 
 
 def main() -> None:

@@ -64,8 +64,8 @@ def task(stack: StackConfig) -> tuple[Transformer, Pairs]:
 
 def circuits(model: Transformer, pairs: Pairs) -> list[Circuit]:
     """Circuits of every size, without dead ends: the top edges by edge attribution on four pairs."""
-    graph, few = Graph.from_model(model), pairs.take(torch.arange(4))
-    scores = edge_attribution(model, few, logit_difference(), steps=1).mean().abs().nan_to_num(-1).flatten()
+    graph, sample = Graph.from_model(model), pairs.take(torch.arange(4))
+    scores = edge_attribution(model, sample, logit_difference(), steps=1).mean().abs().nan_to_num(-1).flatten()
     order = scores.argsort(descending=True)
     sets = []
     for share in SHARES:
@@ -133,7 +133,7 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
     changes[:, :, 0] = reference["decoder.embed"][..., 0, :] - stream
     receivers = iter(range(len(graph.receivers)))
 
-    def own(count: int) -> Tensor:
+    def inputs(count: int) -> Tensor:
         columns = [next(receivers) for _ in range(count)]
         mixed = einsum(changes, outside[:, columns], "prompt p sender d, sender receiver -> prompt p receiver d")
         return stream[:, :, None] + mixed
@@ -142,7 +142,7 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
     for layer, block in enumerate(model.last.blocks):
         heads, attn = config.n_heads, block.attn
         q, k, v = (
-            einsum(block.attention.read(own(heads)), weight, "b p h d, h d e -> b p h e") + bias
+            einsum(block.attention.read(inputs(heads)), weight, "b p h d, h d e -> b p h e") + bias
             for weight, bias in ((attn.W_Q, attn.b_Q), (attn.W_K, attn.b_K), (attn.W_V, attn.b_V))
         )
         z = attn.mix(*attn.enter([q, k, v], batch.positions), visibility)
@@ -150,11 +150,11 @@ def plain(model: Transformer, pairs: Pairs, circuit: Circuit) -> Tensor:
         results = einsum(z, attn.W_O, "b p h e, h e d -> b p h d")
         changes[:, :, sites[site]] = einsum(reference[site], attn.W_O, "b p h e, h e d -> b p h d") - results
         stream = stream + results.sum(2) + attn.b_O
-        out = block.feed_forward.out(own(1)[:, :, 0])
+        out = block.feed_forward.out(inputs(1)[:, :, 0])
         site = f"decoder.{layer}.mlp_out"
         changes[:, :, sites[site].start] = reference[site][..., 0, :] - out
         stream = stream + out
-    return model.last.norm(own(1)[:, :, 0])
+    return model.last.norm(inputs(1)[:, :, 0])
 
 
 def cost(job: Callable[[], Tensor | None]) -> tuple[float, float, Tensor | None]:
@@ -171,9 +171,9 @@ def cost(job: Callable[[], Tensor | None]) -> tuple[float, float, Tensor | None]
 def main() -> None:
     parser = arguments(__doc__, smallest="a tiny model, one turn")
     parser.add_argument("--turns", type=int, default=2)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    model, pairs = task(SMALLEST if given.smallest else GPT2)
+    model, pairs = task(SMALLEST if options.smallest else GPT2)
     shape = f"{model.config.n_layers} x {model.config.n_heads} x {model.config.d_model}, {PROMPTS} x {POSITIONS} tokens"
     machine(shape=shape)
     metric, nothing = logit_difference(), from_edges(Graph.from_model(model), [])
@@ -191,7 +191,7 @@ def main() -> None:
             costs = {name: cost(job) for name, job in jobs.items()}
             torch.testing.assert_close(costs["ours"][2], costs["plain"][2], rtol=1e-3, atol=1e-3)
             least = {name: took for name, (took, *_) in costs.items()}
-            for _ in range(0 if given.smallest else given.turns - 1):
+            for _ in range(0 if options.smallest else options.turns - 1):
                 least |= {name: min(least[name], cost(jobs[name])[0]) for name in ("ours", "products", "sums")}
             least["shared"] = shared = min(shared, least["shared"])
             row = {name: round(took, 4) for name, took in least.items()}

@@ -86,9 +86,9 @@ def same(model: str, runs: int) -> None:
     for n in (1, 2, 4):
         with workers(n) as (executor, _):
             for name, write in commands(model).items():
-                one, other = alone[name], tables(write, executor)
-                differ = [table for table in one if one[table] != other.get(table)]
-                show(name="same", command=name, workers=n, tables=len(one), differ=differ)
+                expected, result = alone[name], tables(write, executor)
+                differ = [table for table in expected if expected[table] != result.get(table)]
+                show(name="same", command=name, workers=n, tables=len(expected), differ=differ)
 
 
 class Counted(Executor):
@@ -115,7 +115,7 @@ def kills(model: str, runs: int) -> None:
     for run in range(runs):
         folder, ended, killed = Path(tempfile.mkdtemp()), threading.Event(), 0
         with workers(2) as (executor, cluster):
-            counted = Counted(executor, folder)
+            counter = Counted(executor, folder)
 
             def kill(cluster=cluster, ended=ended, folder=folder) -> None:
                 nonlocal killed
@@ -131,26 +131,26 @@ def kills(model: str, runs: int) -> None:
                         killed += 1
 
             threading.Thread(target=kill, daemon=True).start()
-            found = tables(write, counted)
+            result = tables(write, counter)
             ended.set()
-        repeated = len([*folder.iterdir()]) - counted.sent
+        repeated = len([*folder.iterdir()]) - counter.sent
         shutil.rmtree(folder)
-        differ = [table for table in whole if whole[table] != found.get(table)]
-        show(name="kills", run=run, killed=killed, lots=counted.sent, repeated=repeated, differ=differ)
+        differ = [table for table in whole if whole[table] != result.get(table)]
+        show(name="kills", run=run, killed=killed, lots=counter.sent, repeated=repeated, differ=differ)
 
 
 def restarts(model: str, runs: int) -> None:
     """Reports that learn that their scheduler died, then run again with another and reuse their shards."""
     write, rng = commands(model)["report"], random.Random(0)
     with tempfile.TemporaryDirectory() as notes, workers(2) as (executor, _):
-        whole = tables(write, counted := Counted(executor, Path(notes)))
+        whole = tables(write, counter := Counted(executor, Path(notes)))
     for run in range(runs // 10):
-        notes, said, kept = Path(tempfile.mkdtemp()), "", 0
+        notes, message, count = Path(tempfile.mkdtemp()), "", 0
 
         def twice(out: Path, notes: Path = notes, **_: object) -> None:
-            nonlocal said, kept
+            nonlocal message, count
             with suppress(OSError), workers(2, "SubprocessCluster") as (executor, cluster):
-                scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counted.sent)
+                scheduler, last = cluster.scheduler.process.pid, rng.randrange(1, counter.sent)
 
                 def kill() -> None:
                     while len([*notes.iterdir()]) < last:
@@ -161,14 +161,14 @@ def restarts(model: str, runs: int) -> None:
                 try:
                     write(out=out, cluster=Counted(executor, notes))
                 except ConnectionError as error:
-                    said, kept = str(error), len([*out.parent.glob(".out.shards/*.shard")])
+                    message, count = str(error), len([*out.parent.glob(".out.shards/*.shard")])
             with workers(2) as (executor, _):
                 write(out=out, cluster=Counted(executor, notes))
 
-        found = tables(twice, None)
-        repeated, differ = len([*notes.iterdir()]) - counted.sent, [x for x in whole if whole[x] != found.get(x)]
+        result = tables(twice, None)
+        repeated, differ = len([*notes.iterdir()]) - counter.sent, [x for x in whole if whole[x] != result.get(x)]
         shutil.rmtree(notes)
-        show(name="restarts", run=run, said=said, lots=counted.sent, kept=kept, repeated=repeated, differ=differ)
+        show(name="restarts", run=run, said=message, lots=counter.sent, kept=count, repeated=repeated, differ=differ)
 
 
 def _reading(model: Any, texts: Any, setting: Setting) -> float:
@@ -186,15 +186,15 @@ def _read(model: Any, lot: Any) -> Any:
 def speed(model: str, runs: int) -> None:
     """Read alternately with one worker and with two, then measure a lot's costs in this process."""
     loaded, texts = load(model), [*corpora.read(_LONG)]
-    known = {id(loaded): fingerprint(loaded)}
+    prints = {id(loaded): fingerprint(loaded)}
     for n in (1, 2, 1, 2):
         with workers(n) as (executor, _):
-            _reading(loaded, texts[:20], Setting(Shards(known=known), executor))  # workers load the model
-            seconds = _reading(loaded, texts, Setting(Shards(known=known), executor))
+            _reading(loaded, texts[:20], Setting(Shards(known=prints), executor))  # workers load the model
+            seconds = _reading(loaded, texts, Setting(Shards(known=prints), executor))
             show(name="speed", workers=n, seconds=round(seconds, 2))
     lot = next(collectors.lots_of(texts))
     with tempfile.TemporaryDirectory() as folder:
-        shards, result = Shards(Path(folder), "", known), _read(loaded, lot)
+        shards, result = Shards(Path(folder), "", prints), _read(loaded, lot)
         content = encoded(result)
         steps: dict[str, Callable[[], Any]] = {
             "work": lambda: _read(loaded, lot),

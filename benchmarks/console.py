@@ -36,13 +36,13 @@ def machine(*packages: str, device: str = "cpu", **more: object) -> None:
     show(name="machine", processor=processor, threads=torch.get_num_threads(), load=load, **versions, **more)
 
 
-def apart(function: Callable[..., Any], *given: Any) -> Any:
+def apart(function: Callable[..., Any], *values: Any) -> Any:
     """What a function returns in a separate process, which may have child processes.
 
     In this process, memory freed by another job would hide what this one takes.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        return pool.submit(function, *given).result()
+        return pool.submit(function, *values).result()
 
 
 def curves(
@@ -63,7 +63,7 @@ def curves(
     @style.styled
     def draw() -> None:
         figure, axes = style.panels(title, len(panels), height=2.6, columns=min(2, len(panels)))
-        shown: set[str] = set()
+        labels: set[str] = set()
         for axis, (heading, label, x, lines) in zip(axes, panels, strict=False):
             for name, y in lines.items():
                 words = styles[name].split()
@@ -73,9 +73,9 @@ def curves(
             axis.set_xticks([*x], labels=[f"{value:,}" for value in x])
             axis.minorticks_off()
             axis.yaxis.set_major_formatter("{x:g}")
-            if not lines.keys() <= shown:
+            if not lines.keys() <= labels:
                 axis.legend(frameon=False, fontsize=7)
-                shown |= lines.keys()
+                labels |= lines.keys()
         file.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(file, dpi=110)
 

@@ -132,8 +132,8 @@ def main() -> None:
     options = parser.parse_args()
     rows = []
     tiny = Shape(1, 2, 8, 31, prompts=1)
-    for grown, at, shape, budget in [("layers", 1, tiny, 64)] if options.smallest else points(options.longest):
-        rows.append({"grown": grown, "at": at, **apart(measure, shape, budget)})
+    for grown, value, shape, budget in [("layers", 1, tiny, 64)] if options.smallest else points(options.longest):
+        rows.append({"grown": grown, "at": value, **apart(measure, shape, budget)})
         show(**rows[-1])
     if options.figure:
         draw(rows, options.figure)

@@ -96,28 +96,28 @@ def numbers(*values: float) -> list[float | None]:
 def reading(model: Transformer, novels: Path, share: float, limit: int | None) -> Line:
     """Both models on the held-out novels, on at most `limit` tokens in rows spread over the books."""
     tokenizer, n_ctx = tokenizer_of(model), model.config.n_ctx
-    trained_on, held = streams(tokenizer, novels, share)
-    held = held[: len(held) // n_ctx * n_ctx]  # in whole rows
-    n_rows = len(held) // n_ctx
+    trained_on, test = streams(tokenizer, novels, share)
+    test = test[: len(test) // n_ctx * n_ctx]  # in whole rows
+    n_rows = len(test) // n_ctx
     count = n_rows if limit is None else min(n_rows, max(1, limit // n_ctx))
     rows = torch.arange(count) * n_rows // count
     losses = np.full((n_rows, n_ctx), np.nan)
-    losses[rows] = nats(model, held.view(n_rows, n_ctx)[rows], tokenizer.prefix[0])
+    losses[rows] = nats(model, test.view(n_rows, n_ctx)[rows], tokenizer.prefix[0])
     read = ~np.isnan(losses.ravel())
-    book = (held == tokenizer.prefix[0]).cumsum(0).numpy() - 1
-    scored = read & ~np.isin(held, [*tokenizer.special_ids])  # no model can predict a book's start
-    counted = -np.log(KneserNey(trained_on.numpy(), model.config.d_vocab).probabilities(held.numpy()))
-    spent = [np.bincount(book[scored], each[scored]) for each in (counted, losses.ravel())]
+    book = (test == tokenizer.prefix[0]).cumsum(0).numpy() - 1
+    scored = read & ~np.isin(test, [*tokenizer.special_ids])  # no model can predict a book's start
+    ngram = -np.log(KneserNey(trained_on.numpy(), model.config.d_vocab).probabilities(test.numpy()))
+    spent = [np.bincount(book[scored], each[scored]) for each in (ngram, losses.ravel())]
     tokens = np.bincount(book[scored]).astype(float)
     characters = np.array(
-        [len(tokenizer.decode(held[scored & (book == at)])) for at in range(len(tokens))], dtype=float
+        [len(tokenizer.decode(test[scored & (book == number)])) for number in range(len(tokens))], dtype=float
     )
     line: Line = {"books": int((tokens > 0).sum()), "tokens": int(tokens.sum()), "characters": int(characters.sum())}
     for unit, n in (("token", tokens), ("character", characters)):
-        each = estimate(spent[0][:, None], n[:, None], spent[1][:, None], n[:, None])
-        line |= {f"5-gram, nats a {unit}": round(float(each.value[0]), 4)}
-        line |= {f"model, nats a {unit}": round(float(each.baseline[0]), 4)}
-        line |= {f"saved a {unit}": numbers(each.gain[0], each.low[0], each.high[0])}
+        result = estimate(spent[0][:, None], n[:, None], spent[1][:, None], n[:, None])
+        line |= {f"5-gram, nats a {unit}": round(float(result.value[0]), 4)}
+        line |= {f"model, nats a {unit}": round(float(result.baseline[0]), 4)}
+        line |= {f"saved a {unit}": numbers(result.gain[0], result.low[0], result.high[0])}
     ahead, low = int((spent[1] < spent[0]).sum()), line["saved a token"][1]
     met = low is not None and low > 0
     return {**line, "5-gram counted": len(trained_on), "ahead in books": ahead, "met": met}
@@ -130,8 +130,8 @@ def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
         halves[texts.held_out(texts.name_of(path), share)].append(path)
     with tempfile.TemporaryDirectory() as folder:
         return [
-            texts.tokenize(texts.read(half, unwrap=True), tokenizer, Path(folder) / str(at), str(at)).tokens.long()
-            for at, half in enumerate(halves)
+            texts.tokenize(texts.read(half, unwrap=True), tokenizer, Path(folder) / str(i), str(i)).tokens.long()
+            for i, half in enumerate(halves)
         ]
 
 
@@ -139,11 +139,11 @@ def streams(tokenizer: Tokenizer, novels: Path, share: float) -> list[Tensor]:
 def nats(model: Transformer, rows: Tensor, start: int) -> np.ndarray:
     """-log p of each token of each row; a row is read after the start token, without the row before it."""
     losses = []
-    for some in rows.to(model.device).split(BATCH):
-        read = torch.cat([torch.full_like(some[:, :1], start), some[:, :-1]], 1)
+    for part in rows.to(model.device).split(BATCH):
+        read = torch.cat([torch.full_like(part[:, :1], start), part[:, :-1]], 1)
         logits = model(TokenBatch.from_ids(read))
         assert logits is not None
-        logs = logits.float().log_softmax(-1).gather(-1, some[..., None])
+        logs = logits.float().log_softmax(-1).gather(-1, part[..., None])
         losses.append(-logs[..., 0].double().cpu())
     return torch.cat(losses).numpy()
 
@@ -163,7 +163,7 @@ def books(litbank: Path, share: float) -> tuple[list[AnnotatedText], list[Annota
 
 def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
     """Position and coreference on both halves, each read once, with new random repeats for each."""
-    both = []
+    halves = []
     for seed, half in enumerate(books(litbank, share)):
         collectors = position.Collector(model, seed=seed, n_untrained=0), coreference.Collector(model, seed=seed)
         where, who = collect(Reading(model, half), collectors)
@@ -171,8 +171,8 @@ def by_novel(model: Transformer, litbank: Path, share: float) -> Measured:
             raise where
         if isinstance(who, InputError):
             raise who
-        both.append((where, who))
-    return both
+        halves.append((where, who))
+    return halves
 
 
 def best(table: pd.DataFrame, measure: str, by: str = "value") -> tuple[int, int]:
@@ -182,7 +182,7 @@ def best(table: pd.DataFrame, measure: str, by: str = "value") -> tuple[int, int
     return int(row["layer"]), int(row["head"])
 
 
-def shown(table: pd.DataFrame, measure: str, head: tuple[int, int]) -> Line:
+def head_line(table: pd.DataFrame, measure: str, head: tuple[int, int]) -> Line:
     """One head's row, for printing."""
     which = (table["measure"] == measure) & (table["sink"] == "kept")
     (row,) = table.loc[which & (table["layer"] == head[0]) & (table["head"] == head[1])].to_dict("records")
@@ -195,10 +195,10 @@ def shown(table: pd.DataFrame, measure: str, head: tuple[int, int]) -> Line:
     }
 
 
-def by_position(model: Transformer, both: Measured, pairs: int) -> Line:
+def by_position(model: Transformer, halves: Measured, pairs: int) -> Line:
     """Previous token, induction, copying."""
-    chosen, reported = (where.table() for where, _ in both)
-    line = {name: shown(reported, name, best(chosen, name)) for name in ("previous-token", "induction")}
+    chosen, reported = (where.table() for where, _ in halves)
+    line = {name: head_line(reported, name, best(chosen, name)) for name in ("previous-token", "induction")}
     (task,) = position.effects(model, pairs=pairs, seed=1).tasks
     met = {name: each["value"] >= TARGETS[name] for name, each in line.items()}
     met["copying"] = task.get("copying", 0.0) >= TARGETS["copying"]
@@ -218,7 +218,7 @@ def by_length(model: Transformer, lengths: Sequence[int] = LENGTHS, rows: int = 
     for length in lengths:
         ids = position.repeated(model, length, rows, seed=1)
         with torch.inference_mode():
-            logits = torch.cat([model(TokenBatch.from_ids(some)) for some in ids.split(BATCH)])
+            logits = torch.cat([model(TokenBatch.from_ids(part)) for part in ids.split(BATCH)])
         foretold = logits[:, -length:-1].argmax(-1) == ids[:, -length + 1 :]
         line[str(length)] = {"induction": round(float(attention(length, 1)[head]), 4)}
         line[str(length)]["copied"] = round(float(foretold.float().mean()), 4)
@@ -241,36 +241,36 @@ def relations(model: Transformer, train: Path, dev: Path, sentences: int) -> Lin
             continue
         measure = str(rows.loc[rows["gain"].idxmax(), "measure"])
         if measure in set(reported["measure"]):
-            heads[measure.removeprefix("relation:")] = shown(reported, measure, best(chosen, measure, "gain"))
+            heads[measure.removeprefix("relation:")] = head_line(reported, measure, best(chosen, measure, "gain"))
     above = [name for name, each in heads.items() if each["gain"][0] >= TARGETS["relation"]]
     heads = dict(sorted(heads.items(), key=lambda item: -item[1]["gain"][0]))
     met = len(above) >= TARGETS["relations"]
     return {"sentences chosen on": read, "above": above, "found": heads, "met": met}
 
 
-def antecedents(both: Measured) -> Line:
+def antecedents(halves: Measured) -> Line:
     """The best head on training books, measured on held-out ones against every baseline, in both readings."""
     readings = {
-        measures[0].name: _antecedents(both, measures) for measures in (coreference.MEASURES, coreference.PREDICTING)
+        measures[0].name: _antecedents(halves, measures) for measures in (coreference.MEASURES, coreference.PREDICTING)
     }
     low = readings["antecedent"]["antecedent"]["gains"]["nearest"][1]
     if low is None:
         raise InputError("the books left out of training are too few for an interval: expected three or more")
-    return {"books": both[1][1].documents, **readings, "misses_by": max(0.0, -low), "met": low > 0}
+    return {"books": halves[1][1].documents, **readings, "misses_by": max(0.0, -low), "met": low > 0}
 
 
-def _antecedents(both: Measured, measures: Sequence[Measure]) -> Line:
+def _antecedents(halves: Measured, measures: Sequence[Measure]) -> Line:
     """Antecedents from pronouns, or from the tokens that predict them."""
-    (_, trained), (_, held) = both
+    (_, trained), (_, test) = halves
     layer, head = best(trained.table(), measures[0].name)
-    scored = next(each for each in held.scored if each.sink == "kept" and measures[0] in each.measures)
-    totals, column = scored.totals.finish(), layer * held.heads.n_heads + head
+    scored = next(each for each in test.scored if each.sink == "kept" and measures[0] in each.measures)
+    totals, column = scored.totals.finish(), layer * test.heads.n_heads + head
     line: Line = {"head": f"L{layer}.H{head}"}
-    for at, measure in enumerate(measures[:2]):
-        scores, weights = (each[:, :, at].numpy() for each in (totals.scores, totals.weights))
+    for index, measure in enumerate(measures[:2]):
+        scores, weights = (each[:, :, index].numpy() for each in (totals.scores, totals.weights))
         against = {
             name: estimate(
-                *(each[:, [row]] for row in (column, held.heads.count + number) for each in (scores, weights))
+                *(each[:, [row]] for row in (column, test.heads.count + number) for each in (scores, weights))
             )
             for number, name in enumerate(scored.baselines)
         }
@@ -308,13 +308,13 @@ def main() -> None:
     try:
         model = load(options.model)
         tokenizer_of(model)
-        both = cache(lambda: by_novel(model, options.litbank, options.held_out))
+        halves = cache(lambda: by_novel(model, options.litbank, options.held_out))
         questions: dict[str, Callable[[], Line]] = {
             "reading": lambda: reading(model, options.novels, options.held_out, options.tokens),
-            "position": lambda: by_position(model, both(), options.pairs),
+            "position": lambda: by_position(model, halves(), options.pairs),
             "repeats": lambda: by_length(model),
             "relations": lambda: relations(model, options.ewt_train, options.ewt_dev, options.sentences),
-            "coreference": lambda: antecedents(both()),
+            "coreference": lambda: antecedents(halves()),
             "gender": lambda: gender(model),
         }
         for name, ask in questions.items():

@@ -40,7 +40,7 @@ from models import load
 _REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?) and")
 
 
-def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
+def draw(model: Model, seed: int, pairs: int | None = None) -> Tables:
     """A report's `effects` and `tasks` for one draw."""
     how: dict[str, Any] = {"seed": seed} if pairs is None else {"seed": seed, "pairs": pairs}
     effects = [each.effects(model, **how) for each in OURS.values() if each.effects]
@@ -52,13 +52,13 @@ def drawn(model: Model, seed: int, pairs: int | None = None) -> Tables:
 def needed(effects: pd.DataFrame) -> dict[str, set[tuple[Any, ...]]]:
     """The heads that an answer needs, by task."""
     rows = carriers(effects.loc[(effects["intervention"] == "noise") & (effects["effect"] > 0)])
-    return {str(task): {*own[HEAD].itertuples(index=False, name=None)} for task, own in rows.groupby("task")}
+    return {str(task): {*group[HEAD].itertuples(index=False, name=None)} for task, group in rows.groupby("task")}
 
 
 def agreement(sets: Sequence[Collection[Any]]) -> float:
     """The mean Jaccard index over all pairs of sets; two empty sets agree fully."""
-    both = [({*one} & {*other}, {*one} | {*other}) for one, other in combinations(sets, 2)]
-    return float(np.mean([len(same) / len(either) if either else 1.0 for same, either in both]))
+    pairs = [({*a} & {*b}, {*a} | {*b}) for a, b in combinations(sets, 2)]
+    return float(np.mean([len(shared) / len(either) if either else 1.0 for shared, either in pairs]))
 
 
 def table(draws: Sequence[Tables]) -> str:
@@ -78,16 +78,16 @@ def table(draws: Sequence[Tables]) -> str:
     )
 
 
-def said(tables: Tables) -> tuple[str, list[str]]:
+def claims(tables: Tables) -> tuple[str, list[str]]:
     """The headline, and the sentences about which head is needed for what."""
-    by_place = {place: ranked(own) for place, own in facts(tables, OURS).items()}
+    by_place = {place: ranked(group) for place, group in facts(tables, OURS).items()}
     lines = sentences(tables, by_place, OURS)
     return headline(lines), [f"{head} for {what}" for each in lines for head, what in _REPLACING.findall(each.text)]
 
 
-def counted(lines: Sequence[str], of: int) -> str:
+def totals(lines: Sequence[str], n: int) -> str:
     """Each line with the number of draws that have it, the commonest first."""
-    return "\n".join(f"- {count} of {of}: {line}" for line, count in Counter(lines).most_common())
+    return "\n".join(f"- {count} of {n}: {line}" for line, count in Counter(lines).most_common())
 
 
 def tables_of(options: argparse.Namespace, model: Model) -> Mapping[str, pd.DataFrame]:
@@ -116,10 +116,10 @@ def main() -> None:
     if options.quick:
         options.draws, options.pairs = 2, 40
     model = load(options.model)
-    tables, draws = tables_of(options, model), [drawn(model, seed, options.pairs) for seed in range(options.draws)]
+    tables, draws = tables_of(options, model), [draw(model, seed, options.pairs) for seed in range(options.draws)]
     print(table(draws), flush=True)
-    lines, heads = zip(*(said({**tables, **each}) for each in draws), strict=True)
-    print(f"\n{counted(lines, len(draws))}\n\n{counted([each for own in heads for each in own], len(draws))}")
+    lines, heads = zip(*(claims({**tables, **each}) for each in draws), strict=True)
+    print(f"\n{totals(lines, len(draws))}\n\n{totals([each for group in heads for each in group], len(draws))}")
 
 
 if __name__ == "__main__":

@@ -54,9 +54,9 @@ def ids(shape: Shape, seed: int) -> Tensor:
     return torch.randint(shape.vocabulary, (N_PAIRS, N_TOKENS), generator=generator)
 
 
-def ours(model: Model, pairs: Pairs, direction: Direction, along: Along, steps: int) -> Tensor:
+def ours(model: Model, pairs: Pairs, direction: Direction, path: Along, steps: int) -> Tensor:
     """Mean scores with the package's sign."""
-    cells = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=along)
+    cells = edge_attribution(model, pairs, logit_difference(), direction, steps=steps, along=path)
     return cells.effects().mean(-1) * (-1 if direction == "denoise" else 1)
 
 
@@ -75,15 +75,15 @@ def compared(python: str, package: str, shape: Shape) -> None:
         package_scores = torch.load(folder / "scores.pt")
         model = load(folder, dtype=torch.float64)
     pairs = Pairs.from_ids(model, clean, corrupt, right, wrong)
-    for method, (direction, along, steps) in METHODS.items():
-        mine, other = ours(model, pairs, direction, along, steps), package_scores[method]
+    for method, (direction, path, steps) in METHODS.items():
+        mine, reference = ours(model, pairs, direction, path, steps), package_scores[method]
         exists = ~mine.isnan()
-        size = other[exists].abs().max()
-        line = {"layers": shape.layers, "method": method, "as": f"{direction}, {along}", "edges": int(exists.sum())}
-        line["difference"] = float((mine - other)[exists].abs().max() / size)
-        if along == "layers":
+        size = reference[exists].abs().max()
+        line = {"layers": shape.layers, "method": method, "as": f"{direction}, {path}", "edges": int(exists.sum())}
+        line["difference"] = float((mine - reference)[exists].abs().max() / size)
+        if path == "layers":
             defined = ours(model, pairs, direction, "activations", steps)
-            line["defined"] = float((defined - other)[exists].abs().max() / size)
+            line["defined"] = float((defined - reference)[exists].abs().max() / size)
         show(**line)
 
 
@@ -92,5 +92,5 @@ if __name__ == "__main__":
     parser.add_argument("--python", required=True, help="the interpreter of the package's environment")
     parser.add_argument("--package", required=True, help="the package's folder, eap")
     options = parser.parse_args()
-    for each in SHAPES:
-        compared(options.python, options.package, each)
+    for shape in SHAPES:
+        compared(options.python, options.package, shape)

@@ -70,5 +70,5 @@ def scores(package: Path, folder: Path) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    here = Path(sys.argv[2])
-    torch.save(scores(Path(sys.argv[1]), here), here / "scores.pt")
+    folder = Path(sys.argv[2])
+    torch.save(scores(Path(sys.argv[1]), folder), folder / "scores.pt")

@@ -102,7 +102,7 @@ class Products(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Record a product, and compute it."""
         if func in _MULTIPLIED:
-            a, b = (tuple(args[at].shape) for at in _MULTIPLIED[func])
+            a, b = (tuple(args[index].shape) for index in _MULTIPLIED[func])
             self.shapes.append((a, b, func in _LINEAR))
         return func(*args, **(kwargs or {}))
 
@@ -114,14 +114,14 @@ def sustained_rate(job: Callable[[], object], device: torch.device, dtype: torch
     """
     with Products() as noted:
         job()
-    kept: dict[Any, list[torch.Tensor]] = {}
+    operands: dict[Any, list[torch.Tensor]] = {}
     for a, b, _ in noted.shapes:
-        if (a, b) not in kept:
-            right = kept.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
-            kept[b], kept[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
+        if (a, b) not in operands:
+            right = operands.get(b) or [torch.randn(b, device=device, dtype=dtype) for _ in range(layers)]
+            operands[b], operands[a, b] = right, [torch.randn(a, device=device, dtype=dtype)]
     products = [
-        (linear if weight else torch.matmul, kept[a, b][0], kept[b][at % layers])
-        for at, (a, b, weight) in enumerate(noted.shapes)
+        (linear if weight else torch.matmul, operands[a, b][0], operands[b][index % layers])
+        for index, (a, b, weight) in enumerate(noted.shapes)
     ]
 
     @torch.no_grad()

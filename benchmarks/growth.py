@@ -121,9 +121,9 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "3000")  # as the command sets for itself
     rows = []
     smallest = [("layers", 1, Point(1, 2, 128, "tales:10"))]
-    for grown, at, point in smallest if options.smallest else points(options.long, options.quick):
+    for grown, value, point in smallest if options.smallest else points(options.long, options.quick):
         load_before = round(os.getloadavg()[0], 2)
-        rows.append({"grown": grown, "at": at, **apart(measure, point), "load": load_before})
+        rows.append({"grown": grown, "at": value, **apart(measure, point), "load": load_before})
         show(**rows[-1])
     if options.figure:
         draw(rows, options.figure)

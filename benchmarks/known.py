@@ -49,12 +49,12 @@ POSITIONAL = ("previous-token", "duplicate-token", "induction")
 MOVERS = {"name-mover": 1.0, "negative-name-mover": -1.0}
 INHIBITION = "S-inhibition"
 GPT2_SMALL = [
-    *(Known("previous-token", *at) for at in ((2, 2), (4, 11))),
-    *(Known("duplicate-token", *at) for at in ((0, 1), (3, 0))),
-    *(Known("induction", *at) for at in ((5, 5), (6, 9))),
-    *(Known(INHIBITION, *at) for at in ((7, 3), (7, 9), (8, 6), (8, 10))),
-    *(Known("name-mover", *at) for at in ((9, 9), (10, 0), (9, 6))),
-    *(Known("negative-name-mover", *at) for at in ((10, 7), (11, 10))),
+    *(Known("previous-token", *place) for place in ((2, 2), (4, 11))),
+    *(Known("duplicate-token", *place) for place in ((0, 1), (3, 0))),
+    *(Known("induction", *place) for place in ((5, 5), (6, 9))),
+    *(Known(INHIBITION, *place) for place in ((7, 3), (7, 9), (8, 6), (8, 10))),
+    *(Known("name-mover", *place) for place in ((9, 9), (10, 0), (9, 6))),
+    *(Known("negative-name-mover", *place) for place in ((10, 7), (11, 10))),
 ]
 _SHAPE = {"n_layers": 12, "n_heads": 12, "d_model": 768}
 NAMES = (
@@ -85,7 +85,7 @@ def prompts(count: int, seed: int = 0) -> pd.DataFrame:
 
 
 def look_up(
-    model: Model, corpus: Corpus, known: Sequence[Known] = GPT2_SMALL, *, pairs: int = 100, seed: int = 0
+    model: Model, corpus: Corpus, heads: Sequence[Known] = GPT2_SMALL, *, pairs: int = 100, seed: int = 0
 ) -> pd.DataFrame:
     """One row per known head: its rank among all heads, its gain with a 95% interval, and whether it has the label
     (missing if there is no such label).
@@ -93,22 +93,22 @@ def look_up(
     Raises:
         InputError: an unknown measure, a head that the model lacks, or nothing to measure.
     """
-    measures = {each.measure for each in known}
+    measures = {each.measure for each in heads}
     if unknown := measures - {*POSITIONAL, *MOVERS, INHIBITION}:
         raise InputError(
             f"no measure {', '.join(sorted(unknown))}: expected {', '.join([*POSITIONAL, *MOVERS, INHIBITION])}"
         )
     shape = model.config.n_layers, model.config.n_heads
-    if beyond := [each for each in known if each.layer >= shape[0] or each.head >= shape[1]]:
+    if beyond := [each for each in heads if each.layer >= shape[0] or each.head >= shape[1]]:
         raise InputError(f"no head {beyond[0].layer}.{beyond[0].head}: this model has {shape[0]} layers of {shape[1]}")
     tables = [_by_position(model, corpus, seed)] if measures & {*POSITIONAL} else []
     if measures - {*POSITIONAL}:
-        movers = [each for each in known if each.measure == "name-mover"]
+        movers = [each for each in heads if each.measure == "name-mover"]
         tables.append(_by_objects(model, movers if INHIBITION in measures else [], pairs, seed))
     table = pd.concat(tables, ignore_index=True)
     table["rank"] = table.groupby("measure")["gain"].rank(ascending=False, method="min").astype("Int64")
     table["of"] = table.groupby("measure")["gain"].transform("count")
-    return pd.DataFrame(known).merge(table, on=["measure", "layer", "head"], how="left")
+    return pd.DataFrame(heads).merge(table, on=["measure", "layer", "head"], how="left")
 
 
 def _by_position(model: Model, corpus: Corpus, seed: int) -> pd.DataFrame:
@@ -134,10 +134,10 @@ def _by_objects(model: Model, movers: Sequence[Known], count: int, seed: int) ->
     assert pairs.right is not None
     assert pairs.wrong is not None
     direct = direct_logit_attribution(model, pairs.inputs[0][0], pairs.right, pairs.wrong).by_head()
-    written = direct.double().cpu().flatten(0, 1).T.numpy()  # prompt head
+    terms = direct.double().cpu().flatten(0, 1).T.numpy()  # prompt head
     tables = []
     for name, sign in MOVERS.items():
-        gain = estimate(sign * written, np.ones_like(written), seed=seed)
+        gain = estimate(sign * terms, np.ones_like(terms), seed=seed)
         tables.append(_rows(model, name, gain.value, gain.low, gain.high).assign(value=sign * gain.value))
     if movers:
         receivers = [Receiver("q", layer=each.layer, head=each.head) for each in movers]
@@ -196,8 +196,8 @@ def main() -> None:
         model = load(options.model)
         if options.heads is None:
             check_shape(model, options.model)
-        known = GPT2_SMALL if options.heads is None else read_heads(options.heads)
-        table = look_up(model, read(options.corpus), known, pairs=options.pairs)
+        heads = GPT2_SMALL if options.heads is None else read_heads(options.heads)
+        table = look_up(model, read(options.corpus), heads, pairs=options.pairs)
     except InputError as error:
         parser.exit(2, f"{error}\n")
     print("| measure | head | rank | value | gain | 95% interval | labelled |\n|---|---|---|---|---|---|---|")

@@ -140,7 +140,7 @@ def planted_one(seed: int) -> tuple[Counts, list[dict[str, object]]]:
         counts["wrong"].update(f"{planted.name}: {name}" for name in false)
         counts["impostors"].update(f"{planted.name}: {name}" for name in place.mistaken(names) if planted.never)
         due = bool(planted.label) and not planted.common
-        missed = due and not place.found(names)
+        missed = due and not place.is_named_by(names)
         counts["heads"] += Counter(due=int(due), found=int(due and not missed))
         counts["missed"].update([planted.name] * missed)
         if false or missed:
@@ -253,9 +253,9 @@ def strata_one(seed: int) -> Counts:
 def specialists(seeds: range, workers: Executor) -> dict[str, object]:
     """How many specialists are named by their stratum, and how many labels are false."""
     counts = _added(workers.map(strata_one, seeds))
-    named, heads = (sum(counts[name].total() for name in names) for names in (["named"], ["named", "missed"]))
+    right, heads = (sum(counts[name].total() for name in names) for names in (["named"], ["named", "missed"]))
     of_kinds = {"missed": dict(counts["missed"]), "wrong": dict(counts["wrong"])}
-    return {"models": len(seeds), "heads": heads, "right": round(named / heads, 4), **of_kinds}
+    return {"models": len(seeds), "heads": heads, "right": round(right / heads, 4), **of_kinds}
 
 
 def sinks_one(seed: int) -> tuple[list[str], list[float], tuple[float, float]]:
@@ -323,21 +323,21 @@ def repeating_texts(words: Sequence[str], count: int, seed: int) -> list[Annotat
 def readers(seeds: range, workers: Executor) -> dict[str, object]:
     """How many models have the right single and joint effects."""
     every = [*workers.map(readers_one, seeds)]
-    return {"models": 2 * len(seeds), "right": {name: sum(one[name] for one in every) for name in every[0]}}
+    return {"models": 2 * len(seeds), "right": {name: sum(each[name] for each in every) for name in every[0]}}
 
 
 def sets_one(seed: int) -> tuple[bool, list[str]]:
     """Whether twins are labelled as a set only; and which models without twins have sets."""
     composed, twins = _readers(seed, twins=True)
-    both, needed = {(each.layer, each.head) for each in composed.where(READER)}, twins.labels["evidence"] != "attention"
+    pair, needed = {(each.layer, each.head) for each in composed.where(READER)}, twins.labels["evidence"] != "attention"
     rows = twins.labels.loc[needed & twins.labels["label"].str.endswith("previous-token")]
     places = {*rows[["layer", "head"]].itertuples(index=False, name=None)}
-    found = places == both and {*rows["label"]} == {"set:previous-token"} and len(twins.sets) == 1
+    is_found = places == pair and {*rows["label"]} == {"set:previous-token"} and len(twins.sets) == 1
     corpus = [*islice(stories(None, seed=11), 3 * DOCUMENTS)]
     options: dict[str, Any] = {"documents": HIDDEN, "words": WORDS, "seed": seed}
     untrained = label(random_model(seed), dict.fromkeys(OURS, corpus), **options)
     without = {"one reader": _readers(seed, twins=False)[1], "random weights": untrained}
-    return found, [name for name, each in without.items() if each.sets["label"].notna().any()]
+    return is_found, [name for name, each in without.items() if each.sets["label"].notna().any()]
 
 
 def sets(seeds: range, workers: Executor) -> dict[str, object]:
@@ -443,14 +443,14 @@ def repaired(text: AnnotatedText, seed: int) -> AnnotatedText:
     pairs = defaultdict(list)
     for word, head in permutations(range(len(tags)), 2):
         pairs[tags[word], tags[head], bins[word][head]].append((word, head))
-    drawn = {}
+    links = {}
     edges = [(word, head) for word, head in enumerate(text.heads or ()) if head != ROOT]
     for word, head in rng.sample(edges, len(edges)):
-        fitting = [pair for pair in pairs[tags[word], tags[head], bins[word][head]] if pair[0] not in drawn]
+        fitting = [pair for pair in pairs[tags[word], tags[head], bins[word][head]] if pair[0] not in links]
         if fitting:
-            other, other_head = rng.choice(fitting)
-            drawn[other] = other_head, relations[word]
-    heads, names = zip(*(drawn.get(word, (ROOT, "root")) for word in range(len(tags))), strict=True)
+            dependent, other_head = rng.choice(fitting)
+            links[dependent] = other_head, relations[word]
+    heads, names = zip(*(links.get(word, (ROOT, "root")) for word in range(len(tags))), strict=True)
     return replace(text, heads=heads, relations=names)
 
 
@@ -468,8 +468,8 @@ def rechained(text: AnnotatedText, seed: int) -> AnnotatedText:
     for sort in (True, False):
         places = [place for place, is_so in enumerate(pronouns) if is_so == sort]
         chains = [mentions[place].chain for place in places]
-        for place, drawn in zip(places, rng.sample(chains, len(chains)), strict=True):
-            mentions[place] = replace(mentions[place], chain=drawn)
+        for place, link in zip(places, rng.sample(chains, len(chains)), strict=True):
+            mentions[place] = replace(mentions[place], chain=link)
     return replace(text, mentions=tuple(mentions))
 
 
@@ -481,7 +481,7 @@ def _labels(
     return [f"L{row['layer']}.H{row['head']} {row['label']}" for row in table.to_dict("records")]
 
 
-def named(every: Iterable[list[str]], heads: int, meaningful: tuple[str, ...] = _MEANINGFUL) -> dict[str, object]:
+def summary(every: Iterable[list[str]], heads: int, meaningful: tuple[str, ...] = _MEANINGFUL) -> dict[str, object]:
     """How many heads have a label that says more than where they look; `heads` is the number per model."""
     models = [[name.split(" ", 1) for name in names] for names in every]
     meaning = [[(head, name) for head, name in names if name.startswith(meaningful)] for names in models]
@@ -533,8 +533,8 @@ def table(lines: Iterable[Mapping[str, Any]]) -> str:
     for line in lines:
         words = {name: _listed(value) for name, value in line.items()}
         rows += [
-            f"| {what} | {said.format(**words)} | {target} |"
-            for kind, what, said, target in kinds
+            f"| {what} | {form.format(**words)} | {target} |"
+            for kind, what, form, target in kinds
             if kind == line["name"]
         ]
     return "\n".join(rows)
@@ -566,26 +566,26 @@ def main() -> None:
     options = parser.parse_args()
     count = options.models or (1 if options.smallest else 8 if options.quick else 200)
     seeds, corpus = range(options.first, options.first + count), repeat(options.corpus)
-    some, few = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
+    quarter, tenth = seeds[: max(count // 4, 1)], seeds[: max(count // 10, 1)]
     plants = range(options.first, options.first + (1 if options.smallest else 20))
-    whole = plants[: options.models or 10 if options.only == "shuffled" else len(some)]
+    whole = plants[: options.models or 10 if options.only == "shuffled" else len(quarter)]
     machine(processes=options.processes, targets=TARGETS)
     start = partial(begin, smallest=options.smallest)
     with ProcessPoolExecutor(options.processes, get_context("spawn"), initializer=start) as workers:
         questions = {
             "planted": lambda: planted(seeds, workers),
-            "rungs": lambda: rungs(some, workers),
+            "rungs": lambda: rungs(quarter, workers),
             "strata": lambda: specialists(plants, workers),
             "sinks": lambda: sinks(plants, workers),
             "readers": lambda: readers(plants, workers),
             "sets": lambda: sets(plants[: options.models or 10], workers),
             "untrained": lambda: untrained(seeds, workers),
-            "copies": lambda: named(workers.map(copies_one, some, corpus), 32 * _COPIES),
+            "copies": lambda: summary(workers.map(copies_one, quarter, corpus), 32 * _COPIES),
             "shuffled": lambda: shuffled(whole, options.corpus, workers),
-            "words": lambda: named(workers.map(words_one, some, corpus), 32),
-            "permuted": lambda: named(workers.map(permuted_one, few, corpus), 32, _MEANINGFUL[1:2]),
-            "permuted rungs": lambda: named(workers.map(permuted_rungs_one, some), 16, _MEANINGFUL[1:2]),
-            "chains": lambda: named(workers.map(chains_one, few, corpus), 32, _MEANINGFUL[2:]),
+            "words": lambda: summary(workers.map(words_one, quarter, corpus), 32),
+            "permuted": lambda: summary(workers.map(permuted_one, tenth, corpus), 32, _MEANINGFUL[1:2]),
+            "permuted rungs": lambda: summary(workers.map(permuted_rungs_one, quarter), 16, _MEANINGFUL[1:2]),
+            "chains": lambda: summary(workers.map(chains_one, tenth, corpus), 32, _MEANINGFUL[2:]),
             "coverage": lambda: coverage(3 * count if count < 200 else 1_000, workers),
         }
         lines = []

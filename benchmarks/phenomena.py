@@ -67,9 +67,9 @@ def measured(seed: int, pairs: int) -> dict[str, Any]:
     texts = suite(pairs, seed)
     model, truth = planted(texts, seed)
     result = find(model, texts, seed=seed)
-    named = {(row.paradigm, int(row.layer), int(row.head)) for row in result.named.itertuples()}
+    heads = {(row.paradigm, int(row.layer), int(row.head)) for row in result.named.itertuples()}
     passed = int((result.accuracy["verdict"] == "passed").sum())
-    return {"passed": passed, "missing": len(truth - named), "wrong": len(named - truth)}
+    return {"passed": passed, "missing": len(truth - heads), "wrong": len(heads - truth)}
 
 
 def main() -> None:

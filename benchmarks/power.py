@@ -84,16 +84,16 @@ def chosen(records: Records, items: Outcomes, numbers: Sequence[int]) -> Records
     return of_items
 
 
-def found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
+def share_found(records: Records, number: int, items: Outcomes, real: pd.DataFrame, seed: int) -> float:
     """The share of heads with these choices of one measure that tests find, each tested beside all real heads."""
     items = replace(items, measure=np.zeros_like(items.measure))
     ((table, _),) = chosen(records, items, [number]).rows(seed)
-    seen = 0
+    count = 0
     for _, row in table.iterrows():
-        both = pd.concat([real, row.to_frame().T], ignore_index=True)
-        verdicts = tests(both)
-        seen += bool(verdicts["beats"][-1] or verdicts["beyond"][-1])
-    return seen / len(table)
+        rows = pd.concat([real, row.to_frame().T], ignore_index=True)
+        verdicts = tests(rows)
+        count += bool(verdicts["beats"][-1] or verdicts["beyond"][-1])
+    return count / len(table)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Bench:
     detectable: Mapping[tuple[int, int], float]  # by index of the records and of the measure
 
     @staticmethod
-    def of(corpus: str, seed: int) -> "Bench":
+    def from_corpus(corpus: str, seed: int) -> "Bench":
         """Read a corpus with the default model: `stories:N`, or a directory and its number of texts."""
         model = load("default")
         collector = Collector(model, transposed=False)
@@ -127,7 +127,7 @@ class Bench:
         return Bench(records, pd.concat(real, ignore_index=True).reindex(columns=judged.columns), detectable)
 
     @property
-    def asked(self) -> int:
+    def n_measures(self) -> int:
         """The number of relations and strata."""
         return sum(len(each.measures) for each in self.records)
 
@@ -142,14 +142,14 @@ class Bench:
         table = rules_table(everyone, "part-of-speech", "perfect", seed=seed)
         return table.loc[table["head"] == everyone[0].heads.count - 1]
 
-    def found(self, strengths: Mapping[tuple[int, int], float], errors: str, plants: int, seed: int) -> float:
+    def share(self, strengths: Mapping[tuple[int, int], float], errors: str, plants: int, seed: int) -> float:
         """The mean share of plants found over relations, each planted at its strength."""
         joined, rng = [Outcomes.joined(each.parts) for each in self.records], np.random.default_rng(seed)
         shares = []
         for (which, number), strength in strengths.items():
             items = joined[which].subset(joined[which].measure == number)
             choices = planted(items, strictest(items), min(max(strength, 0.0), 1.0), errors, rng, plants)
-            shares.append(found(self.records[which], number, choices, self.real, seed))
+            shares.append(share_found(self.records[which], number, choices, self.real, seed))
         return round(float(np.mean(shares)), 3)
 
 
@@ -158,10 +158,10 @@ def draw(benches: Mapping[str, Bench], file: Path, plants: int) -> None:
     panels = []
     for corpus, bench in benches.items():
         lines = {
-            errors: [bench.found(dict.fromkeys(bench.detectable, at), errors, plants, 0) for at in GRID]
+            errors: [bench.share(dict.fromkeys(bench.detectable, strength), errors, plants, 0) for strength in GRID]
             for errors in ERRORS
         }
-        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {bench.asked} can tell"
+        title = f"{corpus.rpartition('/')[2]}: {len(bench.detectable)} of {bench.n_measures} can tell"
         panels.append((title, "share of hard items in which it is right", GRID, lines))
     styles = {"rule": "INK", "random": "GREY", "clustered": "INK --"}
     curves("How often is a planted head found?", panels, styles, file, unit="share found", scale="linear")
@@ -175,19 +175,19 @@ def main() -> None:
     parser.add_argument("--figure", type=Path, help="draw the share found against strength, with fewer plants")
     options = parser.parse_args()
     machine("numpy", plants=options.plants)
-    benches = {corpus: Bench.of(corpus, 0) for corpus in options.corpora}
+    benches = {corpus: Bench.from_corpus(corpus, 0) for corpus in options.corpora}
     able = {corpus: bench for corpus, bench in benches.items() if bench.detectable}
     for corpus, bench in benches.items():
-        told = {"name": corpus, "can tell": len(bench.detectable), "of": bench.asked}
+        line = {"name": corpus, "can tell": len(bench.detectable), "of": bench.n_measures}
         for errors in ERRORS if corpus in able else ():
             shares = {}
             for name, off in (("found", 0.0), ("0.1 below", -0.1), ("0.1 above", 0.1)):
                 strengths = {number: strength + off for number, strength in bench.detectable.items()}
-                shares[name] = bench.found(strengths, errors, options.plants, 0)
+                shares[name] = bench.share(strengths, errors, options.plants, 0)
             mean = round(float(np.mean([*bench.detectable.values()])), 3)
-            show(**told, errors=errors, strength=mean, **shares)
+            show(**line, errors=errors, strength=mean, **shares)
         perfect = bench.perfect(0)
-        show(**told, perfect=perfect["verdict"].value_counts().to_dict(), rules=sorted({*perfect["rule"]}))
+        show(**line, perfect=perfect["verdict"].value_counts().to_dict(), rules=sorted({*perfect["rule"]}))
     if options.figure:
         draw(able, options.figure, max(options.plants // 5, 1))
 

@@ -54,14 +54,14 @@ BERT = {  # best head, best fixed offset, in percent
 _WAYS = ("dependent->head", "head->dependent")
 
 
-def kept(table: pd.DataFrame) -> pd.DataFrame:
+def kept_rows(table: pd.DataFrame) -> pd.DataFrame:
     """The rows of the reading that keeps the first position."""
     return table.loc[table["sink"] == "kept"]
 
 
 def relations(model: Transformer, choose: str, report: str) -> None:
     """Print a row per relation and direction."""
-    chosen, reported = (kept(part_of_speech.measure(model, corpora.read(spec))) for spec in (choose, report))
+    chosen, reported = (kept_rows(part_of_speech.measure(model, corpora.read(spec))) for spec in (choose, report))
     print("| relation | head | accuracy | best offset | gain | 95% interval | q | n | BERT-base: head / offset |")
     print("|---|---|---|---|---|---|---|---|---|")
     for name in RELATIONS:
@@ -98,8 +98,8 @@ def pronouns(model: Transformer, specs: Sequence[str]) -> None:
         rules = collected.half(1).measured().baselines
         for rule in (rival.name for rival in RIVALS):
             print(f"| {rule} |" + "".join(f" {_value(rules, rule, name):.1%} |" for name in _ASKED))
-        for asked in _ASKED:
-            print(_best(kept(tables[0]), kept(tables[1]), asked))
+        for condition in _ASKED:
+            print(_best(kept_rows(tables[0]), kept_rows(tables[1]), condition))
         print()
 
 
@@ -208,8 +208,8 @@ def sentences(model: Transformer, files: Sequence[Path], novels: Path | None) ->
         whole = np.array([all(len(tokenizer.continuation(f" {each.word}")) == 1 for each in pair) for pair in pairs])
         cells = [share_right(right), share_right(right[whole]), *[None] * 3]
         if counts is not None:
-            counted = choices(counts, pairs)
-            cells[2:4] = share_right(counted), share_right(right, counted)
+            ngram = choices(counts, pairs)
+            cells[2:4] = share_right(ngram), share_right(right, ngram)
         if "subject_verb" in name or "distractor" in name:
             cells[4] = share_right(choices(by_last_noun, pairs))
         texts = ["" if each is None else f"{interval(each)}" for each in cells]
@@ -240,8 +240,8 @@ def sentence_heads(model: Transformer, files: Sequence[Path], answers: Sequence[
         effects = patch_heads(model, "sentences", [task])
         (facts,) = effects.tasks
         print(f"{name}: {facts['n']} pairs, right {facts['accuracy']:.3f}, {facts['refused'] or 'not refused'}\n")
-        named = effects.table.loc[effects.table["choosing_bound"].notna() & (effects.table["q"] < 0.05)]
-        for row in named.sort_values("effect", ascending=False).to_dict("records"):
+        heads = effects.table.loc[effects.table["choosing_bound"].notna() & (effects.table["q"] < 0.05)]
+        for row in heads.sort_values("effect", ascending=False).to_dict("records"):
             print(f"| L{row['layer']}.H{row['head']} {row['intervention']} | {row['effect']:.3f} ", end="")
             print(f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}] | {row['flips']} of {row['n']} flip |")
 
@@ -250,21 +250,21 @@ def main() -> None:
     """Print the chosen table."""
     parser = arguments(__doc__)
     kinds = parser.add_subparsers(dest="kind", required=True)
-    one = kinds.add_parser("relations")
-    one.add_argument("--choose", required=True)
-    one.add_argument("--report", required=True)
-    two = kinds.add_parser("pronouns")
-    three = kinds.add_parser("scores")
-    for each in (two, three):
-        each.add_argument("--corpus", required=True, action="append")
-    four = kinds.add_parser("sentences")
-    four.add_argument("--novels", type=Path, help="text to count 5-grams on; by default this rival is left out")
-    five = kinds.add_parser("sentence-heads")
-    five.add_argument("--answer", action="append", default=[], help="patch only pairs with two of these words")
-    for each in (four, five):
-        each.add_argument("files", nargs="+", type=Path)
-    for each in (one, two, three, four, five):
-        each.add_argument("--model", default="default")
+    of_relations = kinds.add_parser("relations")
+    of_relations.add_argument("--choose", required=True)
+    of_relations.add_argument("--report", required=True)
+    of_pronouns = kinds.add_parser("pronouns")
+    of_scores = kinds.add_parser("scores")
+    for sub in (of_pronouns, of_scores):
+        sub.add_argument("--corpus", required=True, action="append")
+    of_sentences = kinds.add_parser("sentences")
+    of_sentences.add_argument("--novels", type=Path, help="text to count 5-grams on; by default this rival is left out")
+    of_heads = kinds.add_parser("sentence-heads")
+    of_heads.add_argument("--answer", action="append", default=[], help="patch only pairs with two of these words")
+    for sub in (of_sentences, of_heads):
+        sub.add_argument("files", nargs="+", type=Path)
+    for sub in (of_relations, of_pronouns, of_scores, of_sentences, of_heads):
+        sub.add_argument("--model", default="default")
     options = parser.parse_args()
     try:
         model = load(options.model)

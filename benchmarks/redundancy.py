@@ -51,8 +51,8 @@ def prompts(model: Transformer, seed: int, n_templates: int) -> tuple[Pairs, lis
     for template in range(n_templates):
         clean, corrupt = draw.sample(FILLERS, 2), draw.sample(FILLERS, 2)
         for _ in range(2):
-            (asked, other), (right, wrong) = draw.sample(FIRST, 2), draw.sample(SECOND, 2)
-            texts = [*clean, asked, right, other, wrong, asked], [*corrupt, other, right, asked, wrong, asked]
+            (cue, foil), (right, wrong) = draw.sample(FIRST, 2), draw.sample(SECOND, 2)
+            texts = [*clean, cue, right, foil, wrong, cue], [*corrupt, foil, right, cue, wrong, cue]
             rows.append((*map(" ".join, texts), right, wrong))
             templates.append(str(template))
     return Pairs.from_texts(model, *zip(*rows, strict=True)), templates
@@ -64,11 +64,11 @@ def measured(seed: int) -> dict[str, Any]:
     graph, (pairs, templates) = Graph.from_model(model), prompts(model, seed, 12)
     truth = from_edges(graph, TRUE)
     scores = edge_scores(single_edges(model, pairs, logit_difference()))
-    kept = stable(graph, scores, templates, share=0.95)
-    wrong, largest = (kept - truth).size, (top(graph, scores.mean(-1), kept.size) - truth).size
-    cells = faithfulness(model, prompts(model, seed + 1000, 20)[0], logit_difference(), kept)
+    circuit = stable(graph, scores, templates, share=0.95)
+    wrong, largest = (circuit - truth).size, (top(graph, scores.mean(-1), circuit.size) - truth).size
+    cells = faithfulness(model, prompts(model, seed + 1000, 20)[0], logit_difference(), circuit)
     share, right = float(cells.share()), float((cells.values["logit_difference"] > 0).double().mean())
-    line: dict[str, Any] = {"edges": kept.size, "missing": (truth - kept).size, "wrong": wrong, "top": largest}
+    line: dict[str, Any] = {"edges": circuit.size, "missing": (truth - circuit).size, "wrong": wrong, "top": largest}
     return line | {"fewer": largest - wrong, "share": share, "right": right}
 
 

@@ -36,8 +36,8 @@ def no_cue(number: int, people: Any, rng: random.Random) -> Any:
 def verb_alone(number: int, people: Any, rng: random.Random) -> Any:
     """A pair in which only the verbs differ."""
     pair = _prompt(number, people, rng)
-    other = rng.choice(OF_SUBJECT if pair.frame in OF_OBJECT else OF_OBJECT)
-    return pair._replace(corrupt=pair.clean.replace(pair.frame, other))
+    verb = rng.choice(OF_SUBJECT if pair.frame in OF_OBJECT else OF_OBJECT)
+    return pair._replace(corrupt=pair.clean.replace(pair.frame, verb))
 
 
 def main() -> None:
@@ -45,10 +45,10 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("model", nargs="?", default="textbook")
     parser.add_argument("--pairs", type=int, default=PAIRS)
-    asked = parser.parse_args()
-    model = load(asked.model)
+    options = parser.parse_args()
+    model = load(options.model)
     for name, prompt in {"reference": _prompt, "no cue": no_cue, "verb alone": verb_alone}.items():
-        pairs = TASKS["reference"](model, asked.pairs, 0, name, "", prompt=prompt)
+        pairs = TASKS["reference"](model, options.pairs, 0, name, "", prompt=prompt)
         effects = patch_heads(model, "coreference", [pairs])
         (task,), table = effects.tasks, effects.table.query("intervention == 'noise' and flips > 0")
         flips = {

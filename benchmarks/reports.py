@@ -129,10 +129,10 @@ def force() -> None:
     def candidates(
         behaviour: Behaviour, bars: Bars, heads: pd.DataFrame, effects: pd.DataFrame | None = None
     ) -> pd.DataFrame:
-        named = heads.loc[[behaviour[name].called is not None for name in heads["measure"]], evidence.CELL]
-        drawn = named.drop_duplicates().sample(frac=FORCED, random_state=0).assign(attends=True, moves=False)
-        both = pd.concat([choose(behaviour, bars, heads, effects), drawn], ignore_index=True)
-        return both.drop_duplicates(evidence.CELL)
+        cells = heads.loc[[behaviour[name].called is not None for name in heads["measure"]], evidence.CELL]
+        sample = cells.drop_duplicates().sample(frac=FORCED, random_state=0).assign(attends=True, moves=False)
+        rows = pd.concat([choose(behaviour, bars, heads, effects), sample], ignore_index=True)
+        return rows.drop_duplicates(evidence.CELL)
 
     evidence.candidates = candidates
 

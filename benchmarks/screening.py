@@ -60,12 +60,12 @@ def plainly(
     cells: Tensor,
 ) -> Tensor:
     """`knock_out` the plain way: each claim's text alone, and one whole forward per cell."""
-    rows = [batch.ids[at, : batch.lengths[at]].tolist() for at in range(len(batch.ids))]
+    rows = [batch.ids[index, : batch.lengths[index]].tolist() for index in range(len(batch.ids))]
     drops = []
-    for at, claim in enumerate(claims):
+    for index, claim in enumerate(claims):
         alone = TokenBatch.from_rows([rows[claim.prompt]])
         moved = replace(claim, prompt=0)
-        drops.append(knock_out_by_forward(model, alone, [moved], output, cells=cells[at : at + 1]))
+        drops.append(knock_out_by_forward(model, alone, [moved], output, cells=cells[index : index + 1]))
     return torch.cat(drops)
 
 
@@ -78,7 +78,7 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
     behaviours = select(None)
     read = serving({name: each.needs for name, each in behaviours.items()}, [corpora.read(name) for name in names])
     first: list[pd.DataFrame] = []
-    given: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+    settings: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
     for used in read:
         for name in used.questions:
             documents, words = affordable(model, behaviours[name])
@@ -86,44 +86,44 @@ def measured_twice(model: Transformer, names: Sequence[str], cells: int, seed: i
             halves = [Sample(used.corpus, half, **size) for half in (0, 1)]
             probes = [Sample(used.corpus, half, documents, 10 * words) for half in (1, 0)]
             options = {"behaviours": [behaviours[name]], "texts": documents * words}
-            here, there = (
-                {**options, "corpus": rows, "training": other} for rows, other in zip(halves, probes, strict=True)
+            same_docs, other_docs = (
+                {**options, "corpus": rows, "training": probe} for rows, probe in zip(halves, probes, strict=True)
             )
-            given[name] = here, there
+            settings[name] = same_docs, other_docs
             screen = Screen((), NOTABLE_EFFECT, choosing=True)
-            first.append(knockouts.measure(model, **here, screen=screen, armed=(), seed=seed).table)
+            first.append(knockouts.measure(model, **same_docs, screen=screen, armed=(), seed=seed).table)
     table = pd.concat(first, ignore_index=True)
-    drawn = table.loc[sorted(random.Random(seed).sample(range(len(table)), min(cells, len(table))))]
+    sample = table.loc[sorted(random.Random(seed).sample(range(len(table)), min(cells, len(table))))]
     tables = []
-    for name, (here, there) in given.items():
-        rows = drawn.loc[drawn["behaviour"] == name]
+    for name, (same_docs, other_docs) in settings.items():
+        rows = sample.loc[sample["behaviour"] == name]
         options = Screen({*rows[CELL].itertuples(index=False, name=None)}, NOTABLE_EFFECT, choosing=False)
-        again = [knockouts.measure(model, **here, screen=options, armed=(), seed=seed).table]
+        again = [knockouts.measure(model, **same_docs, screen=options, armed=(), seed=seed).table]
         with mock.patch("analyses.labels.hiding.knock_out", plainly):
-            again.append(knockouts.measure(model, **there, screen=options, armed=(), seed=seed + 1).table)
-        same, plain = (each.loc[each["measured"]].set_index(CELL) for each in again)
-        kept = rows.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
-        kept = kept.join(same["effect"].rename("same"))
-        other = plain[["effect", "ci_low", "ci_high"]].set_axis(["there", "low_there", "high_there"], axis=1)
-        tables.append(kept.join(other).reset_index())
+            again.append(knockouts.measure(model, **other_docs, screen=options, armed=(), seed=seed + 1).table)
+        exact, plain = (each.loc[each["measured"]].set_index(CELL) for each in again)
+        result = rows.set_index(CELL)[["behaviour", "effect", "ci_low", "ci_high", "measured", "estimate"]]
+        result = result.join(exact["effect"].rename("same"))
+        elsewhere = plain[["effect", "ci_low", "ci_high"]].set_axis(["there", "low_there", "high_there"], axis=1)
+        tables.append(result.join(elsewhere).reset_index())
     return len(table), pd.concat(tables, ignore_index=True)
 
 
-def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
+def summary(cells: int, sample: pd.DataFrame) -> dict[str, object]:
     """The line printed for one model."""
-    both = drawn.dropna(subset=["there", "same"])  # something is claimed in the other documents too
-    out = both.loc[~both["measured"].astype(bool)]
+    rows = sample.dropna(subset=["there", "same"])  # something is claimed in the other documents too
+    out = rows.loc[~rows["measured"].astype(bool)]
     missed = int(((out["there"] >= NOTABLE_EFFECT) & (out["low_there"] > 0)).sum())
-    far = (both["effect"] - both["there"]).abs()
-    up, down = both["ci_high"] - both["effect"], both["effect"] - both["ci_low"]
-    up_there, down_there = both["high_there"] - both["there"], both["there"] - both["low_there"]
-    above = both["effect"] >= both["there"]
+    far = (rows["effect"] - rows["there"]).abs()
+    up, down = rows["ci_high"] - rows["effect"], rows["effect"] - rows["ci_low"]
+    up_there, down_there = rows["high_there"] - rows["there"], rows["there"] - rows["low_there"]
+    above = rows["effect"] >= rows["there"]
     wide = np.hypot(down.where(above, up), up_there.where(above, down_there))
     covered = (far <= wide).astype(float).where(wide.notna())
-    small = both.loc[both["estimate"] < NOTABLE_EFFECT]
+    small = rows.loc[rows["estimate"] < NOTABLE_EFFECT]
     return {
         "cells": cells,
-        "drawn": len(both),
+        "drawn": len(rows),
         "screened_out": len(out),
         "missed": missed,
         "most_missed": float(beta.ppf(0.95, missed + 1, len(out) - missed)) if missed < len(out) else 1.0,
@@ -138,9 +138,9 @@ def said(cells: int, drawn: pd.DataFrame) -> dict[str, object]:
 def figure(tables: dict[str, pd.DataFrame], path: str) -> Figure:
     """Estimates against measurements on the same documents, one panel per model, with logarithmic scales."""
     plot, axes = panels("How near are estimates to what is measured?", len(tables), height=4, columns=2, square=True)
-    for axis, (name, drawn) in zip(axes, tables.items(), strict=True):
+    for axis, (name, sample) in zip(axes, tables.items(), strict=True):
         for out, how, says in ((True, {"mfc": PALE, "mec": SOFT}, "screened out"), (False, {"color": INK}, "measured")):
-            rows = drawn.loc[drawn["measured"].astype(bool) != out]
+            rows = sample.loc[sample["measured"].astype(bool) != out]
             axis.plot(rows["estimate"], rows["same"], "o", ms=4, mew=0.5, label=says, **how)
         for line in (axis.axhline, axis.axvline):
             line(NOTABLE_EFFECT, color=GREY, lw=0.8, ls=":")
@@ -166,7 +166,7 @@ def main() -> None:
     tables: dict[str, pd.DataFrame] = {}
     for name in options.model or MODELS:
         cells, tables[name] = measured_twice(load(name), options.corpus or [CORPUS], options.cells, options.seed)
-        show(model=name, corpora=options.corpus or [CORPUS], **said(cells, tables[name]))
+        show(model=name, corpora=options.corpus or [CORPUS], **summary(cells, tables[name]))
     if options.figure:
         figure(tables, options.figure)
 

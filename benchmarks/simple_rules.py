@@ -46,16 +46,16 @@ def strictest(texts: Iterable[AnnotatedText]) -> pd.DataFrame:
         items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=False)
         words, target = torch.stack([rule(items) for rule in RULES], 1), items.right.int().argmax(1)
         right = torch.stack([items.sought(words), words == target[:, None]], 1).float()
-        for kind, asked in enumerate((target < items.query, torch.ones_like(target, dtype=torch.bool))):
-            totals[kind].index_add_(0, items.column[asked], right[asked])
-            n[kind].index_add_(0, items.column[asked], torch.ones_like(items.column[asked]))
+        for kind, mask in enumerate((target < items.query, torch.ones_like(target, dtype=torch.bool))):
+            totals[kind].index_add_(0, items.column[mask], right[mask])
+            n[kind].index_add_(0, items.column[mask], torch.ones_like(items.column[mask]))
     rows = []
     for kind, column in n.nonzero().tolist():
         shares = totals[kind, column] / n[kind, column]
-        (best, exact), at = shares.max(-1)
+        (best, exact), index = shares.max(-1)
         name, way = RELATIONS[column // 2], WAYS[column % 2]
-        about = {"relation": name, "way": way, "model": kinds[kind], "n": int(n[kind, column])}
-        rows.append({**about, "rule": RULES[at[0]].name, "right": float(best), "exact": float(exact)})
+        facts = {"relation": name, "way": way, "model": kinds[kind], "n": int(n[kind, column])}
+        rows.append({**facts, "rule": RULES[index[0]].name, "right": float(best), "exact": float(exact)})
     return pd.DataFrame(rows)
 
 

@@ -37,8 +37,8 @@ def main() -> None:
     for room, budget in (*BUDGETS.items(), ("benchmarks", None)):
         python = lines(room, ".py")
         over = "" if budget is None else f"{max(0, python - budget):,}"
-        shown = "" if budget is None else f"{budget:,}"
-        print(f"{room:<12}{python:>9,}{shown:>9}{over:>9}{lines(room, *PAGE_CODE):>11,}{lines(room, *DATA):>9,}")
+        text = "" if budget is None else f"{budget:,}"
+        print(f"{room:<12}{python:>9,}{text:>9}{over:>9}{lines(room, *PAGE_CODE):>11,}{lines(room, *DATA):>9,}")
     print(f"docs: {words():,} words, budget {DOCS:,}")
 
 

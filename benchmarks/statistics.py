@@ -55,10 +55,10 @@ def least(turns: int, *functions: Callable[[], object]) -> list[float]:
     """Each function's fewest seconds, in alternating turns."""
     seconds = [float("inf")] * len(functions)
     for _ in range(turns):
-        for at, function in enumerate(functions):
+        for index, function in enumerate(functions):
             began = time.perf_counter()
             function()
-            seconds[at] = min(seconds[at], time.perf_counter() - began)
+            seconds[index] = min(seconds[index], time.perf_counter() - began)
     return seconds
 
 
@@ -76,8 +76,8 @@ def collected(
     """One reading for some collectors, without intervals. Without collectors it only reads."""
     collectors = [kind(model) for kind in kinds]
     for batch in Reading(model, corpus):
-        for each in collectors:
-            each.add(batch)
+        for collector in collectors:
+            collector.add(batch)
     return collectors
 
 
@@ -105,26 +105,26 @@ def line(name: str, shape: str, model: Transformer, corpus: list[AnnotatedText],
 
 def passages(count: int, length: int) -> list[AnnotatedText]:
     """Concatenated stories, cut into texts of exactly `length` words, so batches need no padding."""
-    texts, written = [], iter(stories(None, seed=3))
+    texts, source = [], iter(stories(None, seed=3))
     while len(texts) < count:
-        story = next(written)
+        story = next(source)
         while len(story.words) < length:
-            story = _joined(story, next(written))
+            story = _joined(story, next(source))
         texts.append(replace(story.excerpt(0, length), document=f"passage {len(texts)}"))
     return texts
 
 
-def _joined(one: AnnotatedText, two: AnnotatedText) -> AnnotatedText:
-    n = len(one.words)
-    later = (replace(mention.moved(n), chain=f"{n} {mention.chain}") for mention in two.mentions or ())
+def _joined(first: AnnotatedText, second: AnnotatedText) -> AnnotatedText:
+    n = len(first.words)
+    later = (replace(mention.moved(n), chain=f"{n} {mention.chain}") for mention in second.mentions or ())
     return AnnotatedText(
-        one.words + two.words,
-        (True,) * (n + len(two.words)),
-        one.document,
-        (one.tags or ()) + (two.tags or ()),
-        (one.heads or ()) + tuple(head if head == ROOT else head + n for head in two.heads or ()),
-        (one.relations or ()) + (two.relations or ()),
-        (one.mentions or ()) + tuple(later),
+        first.words + second.words,
+        (True,) * (n + len(second.words)),
+        first.document,
+        (first.tags or ()) + (second.tags or ()),
+        (first.heads or ()) + tuple(head if head == ROOT else head + n for head in second.heads or ()),
+        (first.relations or ()) + (second.relations or ()),
+        (first.mentions or ()) + tuple(later),
     )
 
 
@@ -136,7 +136,7 @@ class Peer:
         from tokenizers.models import WordLevel
         from tokenizers.pre_tokenizers import WhitespaceSplit
 
-        vocabulary = {word: at for at, word in enumerate(dict.fromkeys(w for text in corpus for w in text.words))}
+        vocabulary = {word: index for index, word in enumerate(dict.fromkeys(w for text in corpus for w in text.words))}
         backend = Backend(WordLevel(vocabulary, unk_token=next(iter(vocabulary))))
         backend.pre_tokenizer = WhitespaceSplit()
         theirs = gpt2(shape)
@@ -176,12 +176,12 @@ def _positional(pattern: Tensor, ids: Tensor, removed: bool) -> dict[str, tuple[
     }
     copies = ((ids[:, :, None] == ids[:, None, :]).tril(-1)) & (torch.arange(n) >= first)
     duplicates = (pattern * copies[:, None]).sum((0, -2, -1))
-    at = torch.arange(n, dtype=pattern.dtype)
-    visible = (at + 1 - first).clamp(min=2).log()
+    positions = torch.arange(n, dtype=pattern.dtype)
+    visible = (positions + 1 - first).clamp(min=2).log()
     entropy = (torch.special.entr(pattern).sum(-1) / visible)[..., 1 + first :].sum((0, -1))
     rows = torch.full((n_heads,), float(n_prompts * (n - first)))
     sums["duplicate-token"] = duplicates, copies.any(-1).sum().expand(n_heads).to(pattern)
-    sums["distance"] = (pattern * (at[:, None] - at).abs()).sum((0, -2, -1)), rows
+    sums["distance"] = (pattern * (positions[:, None] - positions).abs()).sum((0, -2, -1)), rows
     sums["entropy"] = entropy, rows - n_prompts
     return sums
 
@@ -190,8 +190,8 @@ def _relations(pattern: Tensor, batch: Batch, removed: bool) -> Tensor:
     """How often each head's highest word is the other end of a relation, and the number of items, by relation."""
     items = Items.from_batch(batch, edges(RELATIONS), np.zeros(2 * len(RELATIONS), dtype=int), causal=True)
     target = items.right.int().argmax(1)
-    asked = (target > 0) | (not removed)
-    prompt, query, column, target = (each[asked] for each in (items.prompt, items.query, items.column, target))
+    mask = (target > 0) | (not removed)
+    prompt, query, column, target = (each[mask] for each in (items.prompt, items.query, items.column, target))
     rows = pattern[prompt, :, query]
     rows = rows.scatter(-1, query[:, None, None].expand(-1, rows.shape[1], 1), -1.0)
     best, chosen = rows.max(-1)
@@ -208,9 +208,9 @@ def difference(peer: dict[str, Tensor], collectors: list[Any]) -> float:
     for sink in ("kept", "removed"):
         totals = at_position.sums.totals[sink]
         means = (totals.scores.sum(0) / totals.weights.sum(0))[:-1]
-        for at, name in enumerate(each.name for each in at_position.sums.measures):
+        for column, name in enumerate(each.name for each in at_position.sums.measures):
             if f"{name} {sink}" in peer:
-                largest = max(largest, float((means[:, at] - peer[f"{name} {sink}"]).abs().max()))
+                largest = max(largest, float((means[:, column] - peer[f"{name} {sink}"]).abs().max()))
         chosen = syntax.chosen.totals[sink]
         n_heads = syntax.heads.count
         accuracy = (chosen.scores.sum(0) / chosen.weights.sum(0))[:n_heads, columns]

@@ -64,7 +64,7 @@ def ends(model: Model, texts: list[str]) -> Float[Tensor, "text d_model"]:
 
 def direction(model: Model) -> Float[Tensor, " d_model"]:
     """The mean over texts that end with a word for a woman, minus that over the same texts with one for a man."""
-    women, men = ([frame.format(pair[at]) for frame in FRAMES for pair in PEOPLE] for at in (0, 1))
+    women, men = ([frame.format(pair[number]) for frame in FRAMES for pair in PEOPLE] for number in (0, 1))
     return (ends(model, women) - ends(model, men)).mean(0)
 
 
@@ -75,9 +75,9 @@ def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float
     tokenizer = model.tokenizer
     assert tokenizer is not None
     last = out.logits[torch.arange(len(SAID)), out.tokens.columns(-1)[:, 0]]
-    written = generate(steered, SAID, N_TOKENS, temperature=0.8, seed=0)
-    pronouns = [word.lower() for text in written.continuations for word in PRONOUNS.findall(text)]
-    losses = torch.cat([each[-N_TOKENS:] for each in token_losses(model, written.texts)])
+    result = generate(steered, SAID, N_TOKENS, temperature=0.8, seed=0)
+    pronouns = [word.lower() for text in result.continuations for word in PRONOUNS.findall(text)]
+    losses = torch.cat([each[-N_TOKENS:] for each in token_losses(model, result.texts)])
     return {
         "logit": float((last[:, tokenizer.id(" she")] - last[:, tokenizer.id(" he")]).mean()),
         "feminine": sum(word.startswith(("sh", "her")) for word in pronouns) / max(1, len(pronouns)),
@@ -89,12 +89,12 @@ def measured(model: Model, vector: Float[Tensor, " d_model"]) -> dict[str, float
 def rows(model: Model) -> Iterator[dict[str, Any]]:
     """One row per strength and direction."""
     vector, generator = direction(model), torch.Generator().manual_seed(0)
-    drawn = torch.randn(N_RANDOM, len(vector), generator=generator)
-    others = drawn / drawn.norm(dim=-1, keepdim=True) * vector.norm()
+    noise = torch.randn(N_RANDOM, len(vector), generator=generator)
+    others = noise / noise.norm(dim=-1, keepdim=True) * vector.norm()
     for strength in STRENGTHS:
         yield {"strength": strength, "direction": "difference", **measured(model, strength * vector)}
-        for at, other in enumerate(others if strength else []):
-            yield {"strength": strength, "direction": f"random {at}", **measured(model, strength * other)}
+        for number, rival in enumerate(others if strength else []):
+            yield {"strength": strength, "direction": f"random {number}", **measured(model, strength * rival)}
 
 
 @styled
@@ -146,16 +146,16 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--cost", action="store_true")
-    given, model = parser.parse_args(), load("default")
-    if given.cost:
+    options, model = parser.parse_args(), load("default")
+    if options.cost:
         show(**cost(model))
         return
     table = []
     for row in rows(model):
         show(**row)
         table.append(row)
-    if given.figure is not None:
-        draw(pd.DataFrame(table), given.figure)
+    if options.figure is not None:
+        draw(pd.DataFrame(table), options.figure)
 
 
 if __name__ == "__main__":

@@ -45,9 +45,9 @@ def first_pairs(suite: Suite, count: int) -> Suite:
 def swapped(suite: Suite) -> Suite:
     """The suite with good and bad sentences exchanged."""
     paradigms = []
-    for each in suite.paradigms:
-        items = [replace(item, sentences={GOOD: item.sentences[BAD], BAD: item.sentences[GOOD]}) for item in each.items]
-        paradigms.append(replace(each, items=tuple(items)))
+    for part in suite.paradigms:
+        items = [replace(item, sentences={GOOD: item.sentences[BAD], BAD: item.sentences[GOOD]}) for item in part.items]
+        paradigms.append(replace(part, items=tuple(items)))
     return replace(suite, paradigms=tuple(paradigms))
 
 
@@ -77,12 +77,12 @@ def loop_and_swap(name: str, suite: Suite) -> None:
     with tempfile.TemporaryDirectory() as folder:
         save(model, folder)
         plain = AutoModelForCausalLM.from_pretrained(folder).double(), AutoTokenizer.from_pretrained(folder)
-        for each in suite.paradigms:
-            texts = [item.sentences[condition].text for condition in (GOOD, BAD) for item in each.items]
+        for paradigm in suite.paradigms:
+            texts = [item.sentences[condition].text for condition in (GOOD, BAD) for item in paradigm.items]
             theirs = plain_scores(*plain, texts)
             largest = max(largest, np.abs(suites.score_sentences(model, texts)["log_probability"] - theirs).max())
             margins = np.subtract(*theirs.reshape(2, -1)).round(9)
-            unlike += int((((1 + np.sign(margins)) / 2) != ours[each.name]).sum())
+            unlike += int((((1 + np.sign(margins)) / 2) != ours[paradigm.name]).sum())
     seconds, met = round(time.process_time() - start), bool(largest < TARGET) and not unlike
     show(model=name, question="loop", largest=float(largest), answers_unlike=unlike, met=met, seconds=seconds)
 

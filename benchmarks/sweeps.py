@@ -76,8 +76,8 @@ class Bench:
         names = [f"blocks.{layer}.{hook}" for layer in range(self.shape.layers)]
         _, healthy = self.bridge.run_with_cache(self.pairs.clean.ids, names_filter=lambda name: name in names)
 
-        def cell(at: tuple[int, ...]) -> Tensor:
-            layer, head, position = at
+        def cell(place: tuple[int, ...]) -> Tensor:
+            layer, head, position = place
             where = slice(None) if position < 0 else position
 
             def put(value: Tensor, hook: object) -> Tensor:
@@ -96,8 +96,8 @@ class Bench:
         names = [site_name("decoder", layer, site) for layer in range(self.shape.layers)]
         healthy = run(self.ours, self.pairs.clean, capture=names)
 
-        def cell(at: tuple[int, ...]) -> Tensor:
-            layer, head, position = at
+        def cell(place: tuple[int, ...]) -> Tensor:
+            layer, head, position = place
             where = {} if position < 0 else {"position": position}
             if site == "z":
                 where["head"] = head
@@ -131,22 +131,22 @@ def row(bench: Bench, name: str, site: str, by_position: bool, repeats: int, sam
     for cell in peers.values():
         cell(picked[0])
     took: list[float] = []
-    taken: dict[str, list[float]] = {peer: [] for peer in peers}
+    times: dict[str, list[float]] = {peer: [] for peer in peers}
     difference = dict.fromkeys(peers, 0.0)
     share = -(-len(picked) // repeats)
     for turn in range(repeats):
         took.append(timed(ours, bench.device)[0])
         for peer, run_cell in peers.items():
-            for at in picked[turn * share : (turn + 1) * share]:
-                seconds, value = timed(lambda run_cell=run_cell, at=at: run_cell(at), bench.device)
-                taken[peer].append(seconds)
-                index = tuple(i for axis, i in zip(("layer", "head", "position"), at, strict=True) if axis in by)
+            for place in picked[turn * share : (turn + 1) * share]:
+                seconds, value = timed(lambda run_cell=run_cell, place=place: run_cell(place), bench.device)
+                times[peer].append(seconds)
+                index = tuple(i for axis, i in zip(("layer", "head", "position"), place, strict=True) if axis in by)
                 difference[peer] = max(difference[peer], float((values[index] - value).abs().max()))
     ours_s = statistics.median(took)
     least = multiply_adds(shape, site, by_position)
     floor_s = least / best_rate(shape.d_model, bench.device, bench.dtype)
     sustained_s = least / sustained_rate(ours, bench.device, bench.dtype, shape.layers)
-    for peer, seconds in taken.items():
+    for peer, seconds in times.items():
         cell_s = statistics.median(seconds)
         show(
             name=name if peer == "transformer-lens" else f"{name}_oracle",
@@ -185,8 +185,8 @@ def forward_row(bench: Bench, prompts: int, positions: int, repeats: int) -> Non
     ours_s, peer_s = (statistics.median(times) for times in zip(*pairs, strict=True))
     seconds = {"ours_s": round(ours_s, 4), "peer": "transformers", "peer_s": round(peer_s, 4)}
     ratios = {"ratio": round(peer_s / ours_s, 3), "floor_s": None, "over_floor": None}
-    about = {"name": "forward_z", "shape": f"{prompts}x{positions}"}
-    show(**about, **seconds, **ratios, max_abs_diff=difference, peak_mb=round(peak.mb, 1))
+    facts = {"name": "forward_z", "shape": f"{prompts}x{positions}"}
+    show(**facts, **seconds, **ratios, max_abs_diff=difference, peak_mb=round(peak.mb, 1))
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ _AT_ONCE, _OTHERS = 256, 999
 
 @torch.inference_mode()
 def preferred(
-    model: Transformer, asked: Sequence[Question], hidden_from: Collection[tuple[int, int]] = ()
+    model: Transformer, items: Sequence[Question], hidden_from: Collection[tuple[int, int]] = ()
 ) -> list[bool]:
     """Whether a model gives the right word more probability than each wrong one. Each word is one token.
 
@@ -65,28 +65,26 @@ def preferred(
     """
     tokenizer = model.tokenizer
     assert tokenizer is not None
-    prompts = [tokenizer.pieces(question.prompt) for question in asked]
-    order, right = sorted(range(len(asked)), key=lambda at: len(prompts[at].ids)), [False] * len(asked)
+    prompts = [tokenizer.pieces(question.prompt) for question in items]
+    order, right = sorted(range(len(items)), key=lambda index: len(prompts[index].ids)), [False] * len(items)
     for part in (order[first : first + _AT_ONCE] for first in range(0, len(order), _AT_ONCE)):
-        rows = [[*tokenizer.prefix, *prompts[at].ids] for at in part]
+        rows = [[*tokenizer.prefix, *prompts[index].ids] for index in part]
         batch, last = TokenBatch.from_rows(rows), torch.tensor([len(row) - 1 for row in rows])
         decides = torch.zeros(batch.ids.shape, dtype=torch.bool)
-        for number, at in enumerate(part):
-            begin, end = asked[at].decides
-            for place, (low, high) in enumerate(prompts[at].spans, start=len(tokenizer.prefix)):
+        for number, i in enumerate(part):
+            begin, end = items[i].decides
+            for place, (low, high) in enumerate(prompts[i].spans, start=len(tokenizer.prefix)):
                 decides[number, place] = low < end and high > begin
         edits = {
-            f"decoder.{layer}.attn.scores": partial(_masked, heads=[head for at, head in hidden_from if at == layer],
+            f"decoder.{layer}.attn.scores": partial(_masked, heads=[head for n, head in hidden_from if n == layer],
                                                     rows=last, keys=decides)
             for layer in {layer for layer, _ in hidden_from}
         }  # fmt: skip
         logits = run(model, batch, edit=edits).logits[torch.arange(len(part)), last]
-        for at, values in zip(part, logits, strict=True):
-            size = len(tokenizer.encode(asked[at].prompt))
-            words = [
-                tokenizer.encode(f"{asked[at].prompt} {word}")[size] for word in (asked[at].right, *asked[at].wrong)
-            ]
-            right[at] = bool(values[words[0]] > values[words[1:]].max())
+        for i, values in zip(part, logits, strict=True):
+            size = len(tokenizer.encode(items[i].prompt))
+            words = [tokenizer.encode(f"{items[i].prompt} {word}")[size] for word in (items[i].right, *items[i].wrong)]
+            right[i] = bool(values[words[0]] > values[words[1:]].max())
     return right
 
 
@@ -97,22 +95,22 @@ def _masked(scores: Tensor, heads: Sequence[int], rows: Tensor, keys: Tensor) ->
     return scores
 
 
-def shares(model: Transformer, asked: Sequence[Question]) -> dict[str, float]:
+def shares(model: Transformer, items: Sequence[Question]) -> dict[str, float]:
     """How often a model prefers the right word, by kind of question."""
     right: dict[str, list[bool]] = defaultdict(list)
-    for question, is_right in zip(asked, preferred(model, asked), strict=True):
+    for question, is_right in zip(items, preferred(model, items), strict=True):
         right[question.kind].append(is_right)
         if question.attractor:
             right[f"{question.kind} over attractors"].append(is_right)
     return {name: round(float(np.mean(each)), 3) for name, each in sorted(right.items())}
 
 
-def costs(model: Transformer, asked: Sequence[Question], heads: Collection[tuple[int, int]]) -> dict[str, float]:
+def costs(model: Transformer, items: Sequence[Question], heads: Collection[tuple[int, int]]) -> dict[str, float]:
     """The drop in the share of right answers when heads cannot see the deciding word, and for as many other heads."""
-    config, whole = model.config.last, float(np.mean(preferred(model, asked)))
+    config, whole = model.config.last, float(np.mean(preferred(model, items)))
     everyone = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
     others = [*islice(combinations([each for each in everyone if each not in heads], len(heads)), _OTHERS)]
-    lost = [whole - float(np.mean(preferred(model, asked, each))) for each in (heads, *others)]
+    lost = [whole - float(np.mean(preferred(model, items, each))) for each in (heads, *others)]
     return {
         "lost": round(lost[0], 3),
         "others lose at most": round(max(lost[1:], default=np.nan), 3),
@@ -123,8 +121,8 @@ def costs(model: Transformer, asked: Sequence[Question], heads: Collection[tuple
 def labelled(model: Transformer, seed: int, texts: int = TEXTS) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The labels of agreement and reference on new sentences, and the evidence of every head."""
     corpus = read(f"new-sentences:{texts}:{seed}")
-    found = label(model, dict.fromkeys(("part-of-speech", "coreference"), corpus), seed=seed)
-    return found.labels.loc[found.labels["measure"].str.startswith((*KINDS.values(),))], found.evidence
+    result = label(model, dict.fromkeys(("part-of-speech", "coreference"), corpus), seed=seed)
+    return result.labels.loc[result.labels["measure"].str.startswith((*KINDS.values(),))], result.evidence
 
 
 def row(name: str, seed: int, texts: int) -> tuple[dict[str, Any], pd.DataFrame]:
@@ -132,27 +130,27 @@ def row(name: str, seed: int, texts: int) -> tuple[dict[str, Any], pd.DataFrame]
     torch.set_num_threads(1)
     model = load(name)
     assert isinstance(model, Transformer)
-    asked = [question for text in new_sentences(texts, seed) for question in questions(text)]
-    found, evidence = labelled(model, seed, texts)
-    causal = found.loc[found["evidence"].isin(["both", "effect"])]
-    told: dict[str, Any] = {"name": name, **shares(model, asked)}
+    items = [question for text in new_sentences(texts, seed) for question in questions(text)]
+    labels, evidence = labelled(model, seed, texts)
+    causal = labels.loc[labels["evidence"].isin(["both", "effect"])]
+    line: dict[str, Any] = {"name": name, **shares(model, items)}
     for kind, begin in KINDS.items():
         of_kind = causal.loc[causal["measure"].str.startswith(begin)]
         heads = sorted({*of_kind[["layer", "head"]].itertuples(index=False, name=None)})
-        hard = [each for each in asked if each.attractor and each.kind == kind]
-        told[f"{kind} label"] = bool(heads)
-        told |= {f"{kind}, {name}": value for name, value in costs(model, hard, heads).items()} if heads else {}
-    told["labels"] = [
+        hard = [each for each in items if each.attractor and each.kind == kind]
+        line[f"{kind} label"] = bool(heads)
+        line |= {f"{kind}, {name}": value for name, value in costs(model, hard, heads).items()} if heads else {}
+    line["labels"] = [
         f"{each['label']} ({each['measure']}) L{each['layer']}.H{each['head']}: {each['evidence']}, gain "
         f"{each['gain']:.2f}, effect {each['effect']:.2f}, all its heads {each['all_effect']:.2f}, others "
         f"{each['others_effect']:.3f}"
-        for each in found.to_dict("records")
+        for each in labels.to_dict("records")
     ]
     keys = ["layer", "head", "measure"]
     marked = evidence.loc[evidence["measure"].isin([*DRAWN.values()])]
-    names = {tuple(each) for each in found[keys].itertuples(index=False, name=None)}
+    names = {tuple(each) for each in labels[keys].itertuples(index=False, name=None)}
     marks = [tuple(each) in names for each in marked[keys].itertuples(index=False, name=None)]
-    return told, marked.assign(marked=marks)
+    return line, marked.assign(marked=marks)
 
 
 def draw(tables: Mapping[str, pd.DataFrame], file: Path) -> None:
@@ -167,7 +165,7 @@ def draw(tables: Mapping[str, pd.DataFrame], file: Path) -> None:
             for table in (tables[name] for name, heads in shape_of.items() if heads == shape):
                 part = table.loc[table["measure"] == measure].sort_values(["layer", "head"])
                 columns = [f"L{layer}.H{head}" for layer, head in zip(part["layer"], part["head"], strict=True)]
-                dots += [(at + 0.5, len(rows) + 0.5) for at in np.flatnonzero(part["marked"])]
+                dots += [(index + 0.5, len(rows) + 0.5) for index in np.flatnonzero(part["marked"])]
                 rows[f"seed {len(rows)}"] = pd.Series(part["gain"].to_numpy(dtype=float), columns)
             grid = pd.DataFrame(rows).T
             sns.heatmap(grid, ax=axis, vmin=-0.6, vmax=0.6, cmap="RdBu_r", cbar=False, linewidths=0.5)
@@ -207,19 +205,19 @@ def main() -> None:
             model = load(name)
             assert isinstance(model, Transformer)
             for copy in range(options.nulls):
-                found, _ = labelled(shuffled_copy(model, copy), options.seed, options.texts)
-                show(name=name, copy=copy, labels=found["label"].tolist())
+                labels, _ = labelled(shuffled_copy(model, copy), options.seed, options.texts)
+                show(name=name, copy=copy, labels=labels["label"].tolist())
         return
     best: tuple[float, str] = (-1.0, "none")
     tables = {}
     with ProcessPoolExecutor(options.processes) as pool:
-        for told, tables[told["name"]] in pool.map(
+        for line, tables[line["name"]] in pool.map(
             partial(row, seed=options.seed, texts=options.texts), options.models
         ):
-            show(**told)
-            least = min(told[name] for name in ("agreement over attractors", "reflexive", "reference"))
-            if told["agreement label"] and told["reference label"] and least > best[0]:
-                best = least, told["name"]
+            show(**line)
+            least = min(line[name] for name in ("agreement over attractors", "reflexive", "reference"))
+            if line["agreement label"] and line["reference label"] and least > best[0]:
+                best = least, line["name"]
     if options.figure:
         draw(tables, options.figure)
     if options.choose:

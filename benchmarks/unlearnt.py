@@ -56,10 +56,10 @@ def _explained(model: Transformer, labels: pd.DataFrame, corpora: Mapping[str, S
 
 def _circuit(model: Transformer, task: str, settings: circuit.Settings) -> Any:
     try:
-        found = circuit.find(model, circuit.task_prompts(model, task, count=PAIRS), settings=settings)
+        result = circuit.find(model, circuit.task_prompts(model, task, count=PAIRS), settings=settings)
     except InputError as error:
         return str(error)
-    return found.circuit.size, round(found.facts["alone"][0], 3)
+    return result.circuit.size, round(result.facts["alone"][0], 3)
 
 
 def main() -> None:
@@ -74,12 +74,12 @@ def main() -> None:
     corpora: dict[str, Sequence[AnnotatedText]] = {name: texts for name in BEHAVIOURS}
     prompts = [" ".join(text.words) for text in texts[:20]]
     settings = circuit.Settings(n_random=3, n_sizes=12, shares=(1.0,), tests=False)
-    size, known = {"documents": 16, "words": 24, "effects": no_effects("any").table}, None
+    size, base = {"documents": 16, "words": 24, "effects": no_effects("any").table}, None
     for seed in range(-1, options.copies):
         model = trained if seed < 0 else sharpened_copy(trained, prompts, seed)
         labels = label(model, corpora, **size).labels
-        known = labels if known is None else known
-        writers = {"explained": _explained(model, labels, corpora), "asked": _explained(model, known, corpora)}
+        base = labels if base is None else base
+        writers = {"explained": _explained(model, labels, corpora), "asked": _explained(model, base, corpora)}
         show(seed=seed, **writers, circuits={task: _circuit(model, task, settings) for task in TASKS})
 
 

@@ -74,7 +74,7 @@ def build(family: str, *, quick: bool) -> Any:
     return kind(config(**SIZES[family] | (QUICK[family] if quick else {}))).eval()
 
 
-def written(theirs: Any) -> Transformer:
+def from_files(theirs: Any) -> Transformer:
     with tempfile.TemporaryDirectory() as directory:
         theirs.save_pretrained(directory)
         return load(directory)
@@ -83,7 +83,7 @@ def written(theirs: Any) -> Transformer:
 WAYS: dict[str, Callable[[Any], Any]] = {
     "wrap": wrap,
     "wrap, copy": lambda theirs: wrap(theirs, copy=True),
-    "write, load": written,
+    "write, load": from_files,
 }
 
 
@@ -98,7 +98,7 @@ def bring_in(family: str, way: str, quick: bool) -> dict[str, float]:
         seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - worked
     weights = sum(weight.nbytes for weight in model.parameters())
     ids = torch.randint(model.config.d_vocab, (2, 16), generator=torch.Generator().manual_seed(1))
-    logits, expected = (run(each, ids).logits for each in (model, written(theirs)))
+    logits, expected = (run(each, ids).logits for each in (model, from_files(theirs)))
     return {
         "weights_mb": weights / MB,
         "copied_mb": (model.shares.copied_bytes if hasattr(model, "shares") else weights) / MB,

@@ -12,7 +12,7 @@ def on_first_call(function: Callable[..., Any]) -> Callable[..., Any]:
     checked = cache(lambda: beartype(function))
 
     @wraps(function)
-    def checking(*args: Any, **named: Any) -> Any:
-        return checked()(*args, **named)
+    def checking(*args: Any, **options: Any) -> Any:
+        return checked()(*args, **options)
 
     return checking

@@ -52,10 +52,10 @@ def _to_loopback(connection: socket.socket, address: object) -> None:
     _connect(connection, address)  # pyright: ignore[reportArgumentType]
 
 
-def _of_loopback(host: object, *more: object, **named: object) -> object:
+def _of_loopback(host: object, *more: object, **options: object) -> object:
     if host is not None and host not in _LOOPBACK:
         raise OSError(f"a test looks up {host}: sockets are for this machine alone")
-    return _resolve(host, *more, **named)  # pyright: ignore[reportArgumentType, reportCallIssue]
+    return _resolve(host, *more, **options)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 socket.socket.connect, socket.getaddrinfo = _to_loopback, _of_loopback  # pyright: ignore[reportAttributeAccessIssue]

@@ -15,12 +15,12 @@ def pairwise(*factors: Iterable, possible: Callable[..., bool] = lambda *case: T
     """Deterministic cases that contain every pair of values of some possible case at least once."""
     candidates = {case: pairs_in(case) for case in product(*factors) if possible(*case)}
     missing, chosen = set().union(*candidates.values()), []
-    heap = [(-len(pairs), at, case) for at, (case, pairs) in enumerate(candidates.items())]
+    heap = [(-len(pairs), i, case) for i, (case, pairs) in enumerate(candidates.items())]
     heapify(heap)
     while missing:
-        _, at, best = heap[0]
+        _, i, best = heap[0]
         covered = len(candidates[best] & missing)  # what a case adds never grows
-        if heapreplace(heap, (-covered, at, best)) and heap[0] == (-covered, at, best):  # the first of the best cases
+        if heapreplace(heap, (-covered, i, best)) and heap[0] == (-covered, i, best):  # the first of the best cases
             missing -= candidates[best]
             chosen.append(best)
     assert set().union(*map(pairs_in, chosen)) == set().union(*candidates.values())

@@ -79,7 +79,7 @@ def measured() -> dict[str, tuple[str, ...]]:
         return f"{deviations:.0e}" if deviations else "0"
 
     precisions = (torch.float32, torch.float64)
-    return {name: tuple(largest(few.values(), dtype) for dtype in precisions) for name, few in by_family().items()}
+    return {name: tuple(largest(forms.values(), dtype) for dtype in precisions) for name, forms in by_family().items()}
 
 
 def page(deviations: Mapping[str, tuple[str, ...]]) -> str:

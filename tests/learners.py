@@ -20,7 +20,7 @@ N_WORDS = 29
 
 def tokenizer() -> Tokenizer:
     """Words w0, w1, ...; every text starts with <s>."""
-    vocabulary = {word: id for id, word in enumerate(["<s>", "[MASK]", *(f"w{at}" for at in range(N_WORDS))])}
+    vocabulary = {word: id for id, word in enumerate(["<s>", "[MASK]", *(f"w{number}" for number in range(N_WORDS))])}
     backend = Backend(models.WordLevel(vocabulary, unk_token="<s>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens(["<s>", "[MASK]"])
@@ -38,9 +38,9 @@ BOTH = TransformerConfig(
 
 def model(config: TransformerConfig = DECODER, seed: int = 0) -> Transformer:
     """An untrained model of the tokenizer's words."""
-    made = Transformer(config, tokenizer())
-    initialise(made, seed)
-    return made
+    built = Transformer(config, tokenizer())
+    initialise(built, seed)
+    return built
 
 
 def text(n_tokens: int = 700) -> torch.Tensor:

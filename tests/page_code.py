@@ -54,8 +54,8 @@ def furnish(folder: Path) -> None:
     rows = [(f"The {he} was tired, because", f"The {she} was tired, because", "he", "she") for he, she in PEOPLE]
     pd.DataFrame(rows, columns=columns).to_csv(folder / "FILE.csv", index=False)
     encoder, decoder = tiny.TWO_STACKS["original"]
-    both = (Tokenizer(_letters(letters)) for letters in ("acghiknot", "nˈItkæɑ"))
-    save(Transformer(TransformerConfig(encoder=encoder, decoder=decoder, target_start=0), *both), folder / "DIRECTORY")
+    pair = (Tokenizer(_letters(letters)) for letters in ("acghiknot", "nˈItkæɑ"))
+    save(Transformer(TransformerConfig(encoder=encoder, decoder=decoder, target_start=0), *pair), folder / "DIRECTORY")
 
 
 PEOPLE = [("king", "queen"), ("father", "mother"), ("boy", "girl")]
@@ -64,15 +64,15 @@ PEOPLE = [("king", "queen"), ("father", "mother"), ("boy", "girl")]
 def write_treebank(path: Path) -> None:
     """Write `SENTENCE` as twelve documents."""
     lines = [
-        f"{at}\t{word}\t_\t{tag}\t_\t{feats}\t{head}\t{relation}\t_\t_"
-        for at, (word, tag, head, relation, feats) in enumerate(SENTENCE, 1)
+        f"{number}\t{word}\t_\t{tag}\t_\t{feats}\t{head}\t{relation}\t_\t_"
+        for number, (word, tag, head, relation, feats) in enumerate(SENTENCE, 1)
     ]
-    path.write_text("".join(f"# newdoc id = d{at}\n" + "\n".join(lines) + "\n\n" for at in range(12)))
+    path.write_text("".join(f"# newdoc id = d{number}\n" + "\n".join(lines) + "\n\n" for number in range(12)))
 
 
 def _letters(letters: str) -> Backend:
     backend = Backend(
-        WordLevel({letter: at for at, letter in enumerate(["<s>", "<unk>", *letters])}, unk_token="<unk>")
+        WordLevel({letter: index for index, letter in enumerate(["<s>", "<unk>", *letters])}, unk_token="<unk>")
     )
     backend.pre_tokenizer = Split(Regex("."), "isolated")
     return backend

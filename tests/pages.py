@@ -50,9 +50,9 @@ def unlisted(page: Page) -> list[str]:
         for (_, attrs), source in zip(kinds, page.sources, strict=True)
         if attrs.get("type") != "application/json"
     ]
-    known = {source: base64.b64encode(sha256(source.encode()).digest()).decode() for source in run}
+    digests = {source: base64.b64encode(sha256(source.encode()).digest()).decode() for source in run}
     inline = [f"{tag} {key}" for tag, attrs in page.tags for key in attrs if key == "style" or key.startswith("on")]
-    return [source[:40] for source, digest in known.items() if f"'sha256-{digest}'" not in policy] + inline
+    return [source[:40] for source, digest in digests.items() if f"'sha256-{digest}'" not in policy] + inline
 
 
 _SINGULAR = "is|was|of|has|as|less|thus|its|this|plus|minus|across"  # words in s that follow a singular

@@ -56,9 +56,9 @@ class Variant:
         config = getattr(transformers, self.config)(**copy.deepcopy({**self.fields, **changed}))  # it adds to them
         theirs = getattr(transformers, self.model)._from_config(config, **self.ways).to(dtype).eval()
         randomise(theirs)
-        generator, known = torch.Generator().manual_seed(1), dict(theirs.named_parameters())
+        generator, weights = torch.Generator().manual_seed(1), dict(theirs.named_parameters())
         for name, value in theirs.state_dict().items():
-            if name not in known and value.is_floating_point() and "weight" not in name:  # biases nobody trains
+            if name not in weights and value.is_floating_point() and "weight" not in name:  # biases nobody trains
                 value.copy_(0.3 * torch.randn(value.shape, generator=generator))
         return theirs
 
@@ -80,7 +80,7 @@ class Pair:
         return self.theirs.config.model_type
 
     @property
-    def both(self) -> bool:
+    def has_two_stacks(self) -> bool:
         return len(self.ours.config.stacks) == 2
 
     def texts(self, *lengths: int, stack: str | None = None, seed: int = 0) -> list[list[int]]:
@@ -93,7 +93,7 @@ class Pair:
     def batches(self, lengths: tuple[int, ...], side: str = "right") -> tuple[TokenBatch, TokenBatch | None]:
         """What the first stack reads, and the decoder if there are two; targets are padded right."""
         source = TokenBatch.from_rows(self.texts(*lengths), side=side, pad_id=max(self.variant.reserved, default=0))
-        if not self.both:
+        if not self.has_two_stacks:
             return source, None
         targets = [min(length, self.variant.target_length) for length in reversed(lengths)]
         return source, TokenBatch.from_rows(self.texts(*targets, stack="decoder", seed=50))
@@ -108,17 +108,17 @@ class Pair:
 
     def ask_theirs(self, source: TokenBatch, target: TokenBatch | None) -> Any:
         accepted = inspect.signature(self.theirs.forward).parameters
-        given = {"output_hidden_states": True, "output_attentions": True, "attention_mask": source.mask.long()}
-        given |= {"use_cache": False, "position_ids": source.positions + self.variant.first_position}
+        inputs = {"output_hidden_states": True, "output_attentions": True, "attention_mask": source.mask.long()}
+        inputs |= {"use_cache": False, "position_ids": source.positions + self.variant.first_position}
         if target is not None:
-            given |= {"decoder_input_ids": target.ids, "decoder_attention_mask": target.mask.long()}
-        given = {
-            name: value for name, value in given.items() if name in accepted or not name.endswith(("_ids", "ache"))
+            inputs |= {"decoder_input_ids": target.ids, "decoder_attention_mask": target.mask.long()}
+        inputs = {
+            name: value for name, value in inputs.items() if name in accepted or not name.endswith(("_ids", "ache"))
         }
         with softmax_of_the_same_precision(), ExitStack() as stack:
             for name, value in self.variant.unrounded.items() if self.theirs.dtype == torch.float64 else ():
                 stack.enter_context(mock.patch(name, value))
-            return self.theirs(input_ids=source.ids, **given)
+            return self.theirs(input_ids=source.ids, **inputs)
 
     def output(self, out: Run) -> Tensor:
         """Our logits, or the last stream if there are none."""
@@ -152,10 +152,10 @@ def softmax_of_the_same_precision() -> Iterator[None]:
     """Make their eager attention compute its softmax in float64 too, instead of float32."""
     softmax = torch.nn.functional.softmax
 
-    def same(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
+    def exact_softmax(x: Tensor, dim: int = -1, dtype: torch.dtype | None = None, **rest: Any) -> Tensor:
         return softmax(x, dim=dim, dtype=None if x.dtype == torch.float64 else dtype, **rest)
 
-    torch.nn.functional.softmax = same
+    torch.nn.functional.softmax = exact_softmax
     try:
         yield
     finally:
@@ -171,7 +171,7 @@ def close(ours: Tensor, theirs: Tensor, tolerance: float, what: str = "output") 
 def activations(pair: Pair, out: Any) -> Iterator[tuple[str, Tensor]]:
     """Our sites and their expected values, from the outputs of theirs: every layer's stream and pattern."""
     for stack, config in pair.ours.config.stacks.items():
-        prefix = f"{stack}_" if pair.both else ""
+        prefix = f"{stack}_" if pair.has_two_stacks else ""
         *entering, final = out[f"{prefix}hidden_states"]
         names = {"attn": f"{prefix}attentions"} | ({"cross_attn": "cross_attentions"} if config.cross_attention else {})
         assert {len(entering), *(len(out[name]) for name in names.values())} == {config.n_layers}

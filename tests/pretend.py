@@ -65,11 +65,11 @@ class Pretend(TorchFunctionMode):
         return put(func(*args, **kwargs), torch.device(device or place))
 
     def _moved(self, tensor: Tensor, *args: Any, copy: bool = False, **kwargs: Any) -> Tensor:
-        before, dtype, given = place_of(tensor), tensor.dtype, [*args, *kwargs.values()]
+        before, dtype, values = place_of(tensor), tensor.dtype, [*args, *kwargs.values()]
         after = before
-        for each in given:
-            after = place_of(each) if isinstance(each, Tensor) else after if isinstance(each, torch.dtype) else each
-            dtype = getattr(each, "dtype", each if isinstance(each, torch.dtype) else dtype)
+        for arg in values:
+            after = place_of(arg) if isinstance(arg, Tensor) else after if isinstance(arg, torch.dtype) else arg
+            dtype = getattr(arg, "dtype", arg if isinstance(arg, torch.dtype) else dtype)
         after = torch.device(after)
         if after != before and tensor.is_floating_point() and tensor.ndim:
             self.moves.append((before, after, tuple(tensor.shape)))

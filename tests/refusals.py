@@ -7,10 +7,10 @@ import pytest
 from interp import InputError
 
 
-def refusal(call: Callable[..., object], *given: object, **settings: object) -> str:
+def refusal(call: Callable[..., object], *arguments: object, **settings: object) -> str:
     """The single line of a call's `InputError`."""
     with pytest.raises(InputError) as caught:
-        call(*given, **settings)
+        call(*arguments, **settings)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 1_000

@@ -11,8 +11,8 @@ PREVIOUS, COPIES = planted.offset(-1, remember=True), planted.induction(10.0)
 
 
 def repeating_texts(count: int) -> list[AnnotatedText]:
-    drawn = [random.Random(number).sample(WORDS, 9) for number in range(count)]
-    return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(drawn)]
+    segments = [random.Random(number).sample(WORDS, 9) for number in range(count)]
+    return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(segments)]
 
 
 def two_layers(*first, then=COPIES) -> Transformer:
@@ -21,7 +21,7 @@ def two_layers(*first, then=COPIES) -> Transformer:
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
-def copying(behind: list, beside: list) -> Transformer:
+def copying(first: list, second: list) -> Transformer:
     """A previous-token head that an induction head needs, each with other heads in its layer."""
-    layers = [[PREVIOUS, *behind], [COPIES, *beside]]
+    layers = [[PREVIOUS, *first], [COPIES, *second]]
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()

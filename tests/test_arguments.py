@@ -83,8 +83,8 @@ def prompts() -> pd.DataFrame:
 ids = partial(token_ids, 2, 5)
 
 
-def patched(call: Callable[..., Any], *given: Any, **settings: Any) -> Any:
-    return call(decoder(), pairs(), logit_difference(), *given, **settings)
+def patched(call: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    return call(decoder(), pairs(), logit_difference(), *arguments, **settings)
 
 
 def split() -> tuple[Any, Any]:
@@ -206,23 +206,23 @@ class Public(NamedTuple):
     def takes_any_keyword(self) -> bool:
         return any(each.kind is each.VAR_KEYWORD for each in inspect.signature(self.call).parameters.values())
 
-    def __call__(self, **given: Any) -> Any:
+    def __call__(self, **arguments: Any) -> Any:
         """Call the function, with values for its other arguments, and use the result as intended."""
-        given = {**BESIDE.get(self.name, {}), **given}
-        several = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-        parameters = [each for each in inspect.signature(self.call).parameters.values() if each.kind not in several]
-        needed = [each.name for each in parameters if each.default is each.empty and each.name not in given]
+        arguments = {**BESIDE.get(self.name, {}), **arguments}
+        variadic = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+        parameters = [each for each in inspect.signature(self.call).parameters.values() if each.kind not in variadic]
+        needed = [each.name for each in parameters if each.default is each.empty and each.name not in arguments]
         values = {name: self.value(name) for name in needed}
-        made = self.call(*([values.pop("self")] if "self" in values else []), **values, **given)
-        if type(made) in FIELDS:  # wrong words are refused when a configuration is assembled
-            return replace(GPT2, **{FIELDS[type(made)]: made})
-        if isinstance(made, Transform):
-            return TransformerConfig(decoder=GPT2, transform=made)
-        if isinstance(made, patching.Receiver):
-            return patched(patching.path_patch, [made])
-        if isinstance(made, SelectiveEdit):
-            return run(decoder(), ids(), edit={"decoder.0.attn.z": made})
-        return [*made] if isinstance(made, Iterator) else made
+        result = self.call(*([values.pop("self")] if "self" in values else []), **values, **arguments)
+        if type(result) in FIELDS:  # wrong words are refused when a configuration is assembled
+            return replace(GPT2, **{FIELDS[type(result)]: result})
+        if isinstance(result, Transform):
+            return TransformerConfig(decoder=GPT2, transform=result)
+        if isinstance(result, patching.Receiver):
+            return patched(patching.path_patch, [result])
+        if isinstance(result, SelectiveEdit):
+            return run(decoder(), ids(), edit={"decoder.0.attn.z": result})
+        return [*result] if isinstance(result, Iterator) else result
 
     def value(self, name: str) -> Any:
         if self.name.startswith("analyses.figures.") and not self.method_of:
@@ -253,15 +253,15 @@ RETURNED = Result, dict, pd.DataFrame, Drawn  # classes that calls return and no
 
 def public() -> Iterator[Public]:
     for module in walked():
-        own = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
-        for name in getattr(module, "__all__", [name for name in own if not name.startswith("_")]):
-            each, place = getattr(module, name), f"{module.__name__}.{name}"
-            if inspect.isroutine(each):
-                yield Public(place, each)
-            elif inspect.isclass(each) and not getattr(each, "_is_protocol", False):
-                if not issubclass(each, RETURNED):
-                    yield Public(place, each)
-                for method, function in vars(each).items():
+        names = [name for name, each in vars(module).items() if getattr(each, "__module__", "") == module.__name__]
+        for name in getattr(module, "__all__", [name for name in names if not name.startswith("_")]):
+            member, place = getattr(module, name), f"{module.__name__}.{name}"
+            if inspect.isroutine(member):
+                yield Public(place, member)
+            elif inspect.isclass(member) and not getattr(member, "_is_protocol", False):
+                if not issubclass(member, RETURNED):
+                    yield Public(place, member)
+                for method, function in vars(member).items():
                     bare = getattr(function, "__func__", function)
                     if inspect.isfunction(bare) and not method.startswith("_"):
                         yield Public(f"{place}.{method}", bare, name)
@@ -310,14 +310,14 @@ def test_a_word_that_is_none_of_an_arguments_is_refused(function, name, wrong):
         function(**{name: wrong})
 
 
-@pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda each: each.name)
+@pytest.mark.parametrize("function", WITH_KEYWORDS, ids=lambda item: item.name)
 def test_an_unknown_keyword_is_refused(function):
     """Python itself refuses other functions' unknown keywords."""
     with pytest.raises((InputError, TypeError), match="donor"):
         function(donor=1)
 
 
-@pytest.mark.parametrize("function", SEEDED, ids=lambda each: each.name)
+@pytest.mark.parametrize("function", SEEDED, ids=lambda item: item.name)
 def test_a_seed_that_is_no_whole_number_is_refused(function):
     with pytest.raises(InputError, match=r"expected a whole number as seed, 0 or more .*; got 1\.5"):
         function(seed=1.5)
@@ -332,8 +332,8 @@ def test_a_name_of_an_argument_takes_words_everywhere_or_nowhere():
     assert not worded & plain
 
 
-@pytest.mark.parametrize("function", DIRECTED, ids=lambda each: each.name)
+@pytest.mark.parametrize("function", DIRECTED, ids=lambda item: item.name)
 def test_denoising_and_noising_mean_what_they_say(function):
-    for said, meant in (("denoising", "denoise"), ("noising", "noise")):
-        one, other = (function(direction=each) for each in (said, meant))
-        assert repr(one) == repr(other) if isinstance(one, dict) else one.table().equals(other.table())
+    for alias, name in (("denoising", "denoise"), ("noising", "noise")):
+        first, second = (function(direction=each) for each in (alias, name))
+        assert repr(first) == repr(second) if isinstance(first, dict) else first.table().equals(second.table())

@@ -87,9 +87,9 @@ def sides(tmp_path_factory) -> tuple[Names, Names, Names]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     places = [tmp_path_factory.mktemp("model") for _ in range(2)]
-    made = [write_model(place, seed) for seed, place in enumerate(places)]
+    models = [write_model(place, seed) for seed, place in enumerate(places)]
     eager = transformers.GPT2LMHeadModel.from_pretrained(places[0], attn_implementation="eager")
-    names = [{"name": str(places[at]), "theirs": model} for at, model in ((0, eager), (0, made[0]), (1, made[1]))]
+    names = [{"name": str(places[i]), "theirs": model} for i, model in ((0, eager), (0, models[0]), (1, models[1]))]
     with theirs():
         exec(compile(SHARED + THEIRS, PAGE.name, "exec"), names[0])
     for ours in names[1:]:
@@ -103,7 +103,7 @@ def expected(sides) -> dict[str, Any]:
         return {what: value(cell, sides[0]) for what, (cell, _) in ROWS.items()}
 
 
-def same(got: Any, expected: Any) -> None:
+def assert_equal(got: Any, expected: Any) -> None:
     """Assert equality, of numbers up to rounding; a list of numbers may stand for a tensor."""
     if isinstance(expected, str) or (isinstance(expected, list) and isinstance(expected[0], str)):
         assert got == expected
@@ -117,7 +117,7 @@ def same(got: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("what", ROWS)
 def test_both_cells_give_the_same(sides, expected, what):
-    same(value(ROWS[what][1], sides[1]), expected[what])
+    assert_equal(value(ROWS[what][1], sides[1]), expected[what])
 
 
 def test_both_names_are_of_one_activation_and_every_site_of_a_layer_is_named(sides):
@@ -129,8 +129,8 @@ def test_both_names_are_of_one_activation_and_every_site_of_a_layer_is_named(sid
         assert_close(
             got.clamp(min=torch.finfo(got.dtype).min), sum(map(cache.__getitem__, hooks)), rtol=1e-5, atol=1e-5
         )
-    named = {name for name in sites(sides[1]["model"]) if not name.startswith("decoder.0.")}
-    assert {spans(cell)[0] for _, cell in SITES} == named
+    names = {name for name in sites(sides[1]["model"]) if not name.startswith("decoder.0.")}
+    assert {spans(cell)[0] for _, cell in SITES} == names
 
 
 def test_another_model_is_told_apart(sides, expected):
@@ -138,7 +138,7 @@ def test_another_model_is_told_apart(sides, expected):
     alike = set()
     for what in ROWS:
         with suppress(AssertionError):
-            same(value(ROWS[what][1], sides[2]), expected[what])
+            assert_equal(value(ROWS[what][1], sides[2]), expected[what])
             alike.add(what)
     tokens = {"ids of a text as it is", "with a token before it", "tokens as text", "the id of one token"}
     assert alike == {"its sizes", "ids as text"} | tokens

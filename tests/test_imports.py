@@ -67,17 +67,17 @@ def arrows() -> dict[str, set[str]]:
     `from a.b import c` imports the module `a.b.c` if it exists, else a name from `a.b`. Importing `a.b.c` also imports
     `a` and `a.b`, unless they contain the importer, which runs only because they are already loaded.
     """
-    known, result = modules(), {}
-    for name, file in known.items():
+    providers, result = modules(), {}
+    for name, file in providers.items():
         result[name] = set()
-        for each in nodes(file):
-            if isinstance(each, ast.ImportFrom):
-                named = {f"{each.module}.{alias.name}" for alias in each.names}
-                named = {one if one in known else str(each.module) for one in named}
+        for node in nodes(file):
+            if isinstance(node, ast.ImportFrom):
+                targets = {f"{node.module}.{alias.name}" for alias in node.names}
+                targets = {target if target in providers else str(node.module) for target in targets}
             else:
-                named = {alias.name for alias in each.names} if isinstance(each, ast.Import) else set()
-            above = {package for one in named for package in packages(one)}
-            result[name] |= (named | (above - packages(name))) & known.keys() - {name}
+                targets = {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
+            above = {package for target in targets for package in packages(target)}
+            result[name] |= (targets | (above - packages(name))) & providers.keys() - {name}
     return result
 
 
@@ -120,7 +120,7 @@ def test_questions_import_none_of_each_other():
         alone = ROOT / "analyses" / f"{question}.py"
         files = [alone] if alone.exists() else sorted((ROOT / "analyses" / question).glob("*.py"))
         assert files, question
-        others = {f"analyses.{other}" for other in QUESTIONS - {question}}
+        others = {f"analyses.{name}" for name in QUESTIONS - {question}}
         for file in files:
             assert not imported(file) & others, file
 
@@ -149,7 +149,7 @@ def test_families_differ_by_their_parts_and_are_named_in_models_alone(package):
     assert len((ROOT / "interp" / "transformer.py").read_text().splitlines()) < 350
 
 
-def wanted(folder: str) -> set[str]:
+def distributions_of(folder: str) -> set[str]:
     """Distributions that a folder's files import, by a statement or by name."""
     calls = {"import_module", "find_spec", "importorskip"}
     names: set[str] = set()
@@ -160,8 +160,8 @@ def wanted(folder: str) -> set[str]:
                 names |= {str(each.value) for each in node.args[:1] if isinstance(each, ast.Constant)}
     ours = {path.stem for path in (*ROOT.iterdir(), *(ROOT / "tests").rglob("*.py"))}
     tops = {name.split(".")[0] for name in names} - ours - sys.stdlib_module_names
-    known = packages_distributions()
-    return {plain(known.get(top, [top])[0]) for top in tops}
+    providers = packages_distributions()
+    return {plain(providers.get(top, [top])[0]) for top in tops}
 
 
 def plain(name: str) -> str:
@@ -174,10 +174,10 @@ def test_the_package_depends_on_what_it_imports_and_on_nothing_else():
     core, extras = {*map(plain, project["dependencies"])}, project["optional-dependencies"]
     optional = {plain(each) for name in ("lens", "minilm", "int8", "cluster", "datasets") for each in extras[name]}
     test = {*map(plain, extras["test"])}
-    imports = set.union(*map(wanted, MAY_IMPORT))
+    imports = set.union(*map(distributions_of, MAY_IMPORT))
     assert imports <= core | optional, "the package imports what it does not depend on"
     assert core <= imports, "what only tests import is in the extra `test`"
-    others = set.union(*map(wanted, ("tests", "benchmarks", "notebooks")))
+    others = set.union(*map(distributions_of, ("tests", "benchmarks", "notebooks")))
     assert others <= core | optional | test, "tests import what no extra brings"
     # tools that run beside the code and are never imported
     assert test - others == {"pytest-xdist", "ruff", "pyright", "ipykernel", "pre-commit"}

@@ -28,7 +28,7 @@ MEASURING = {"report", "position", "part-of-speech"}
 RANDOM = worded(*sorted({word for pair in PEOPLE for word in pair}), *["The", "was", "tired,", "he", "she"])
 _DATA = tomllib.loads(Path(__file__).with_name("page_commands.toml").read_text("utf-8"))
 TRAINED, NOT_RUN = _DATA["trained"], _DATA["not_run"]
-LESS = [(what, made.replace("WITHOUT", _DATA["without"]).replace("TRAINED", TRAINED)) for what, made in _DATA["less"]]
+LESS = [(what, less.replace("WITHOUT", _DATA["without"]).replace("TRAINED", TRAINED)) for what, less in _DATA["less"]]
 
 
 def commands(page: str) -> list[str]:
@@ -58,8 +58,8 @@ def reason(line: str) -> str | None:
 
 
 def shortened(line: str) -> str:
-    for result, made in LESS:
-        line = re.sub(result, made, line)
+    for result, less in LESS:
+        line = re.sub(result, less, line)
     return line
 
 
@@ -114,9 +114,9 @@ def run_line(line: str, monkeypatch, planted: Transformer, *, always: bool = Fal
 def test_what_is_made_less_and_what_is_left_out_is_on_some_page():
     lines = [*(line for _, line in EVERY), *of_gallery()]
     assert [what for what in NOT_RUN if not any(re.fullmatch(what, line) for line in lines)] == []
-    for result, made in LESS:
+    for result, less in LESS:
         assert any(re.search(result, line) for line in lines), result
-        lines = [re.sub(result, made, line) for line in lines]
+        lines = [re.sub(result, less, line) for line in lines]
 
 
 @pytest.mark.parametrize(("page", "line"), [each for each in EVERY if reason(each[1])])
@@ -126,8 +126,8 @@ def test_what_does_not_run_is_there(page, line):
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
     elif program == "python":
         code = (ROOT / f"{arguments[1].replace('.', '/')}.py").read_text()
-        wanted = [each for each in arguments[2:] if each.startswith("--")]
-        assert [option for option in wanted if f'"{option}"' not in code] == []
+        options = [each for each in arguments[2:] if each.startswith("--")]
+        assert [option for option in options if f'"{option}"' not in code] == []
 
 
 @pytest.mark.parametrize("line", [line for block in blocks("README.md", "text") for line in block.splitlines()])
@@ -135,8 +135,8 @@ def test_commands_and_options_that_readme_lists_exist(line):
     if line.startswith("interp "):
         typed = re.split(r"\s{3,}", line)[0]
         for name in re.sub(r"\[.*\]", "", typed).removeprefix("interp ").split(" | "):
-            given = name.split()
-            options = OPTIONS[given[0]] if given[0] != "COMMAND" else {"--help"}
+            words = name.split()
+            options = OPTIONS[words[0]] if words[0] != "COMMAND" else {"--help"}
             assert {each for each in re.findall(r"--[\w-]+", typed)} <= options, line
 
 

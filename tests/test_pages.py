@@ -55,10 +55,10 @@ def test_what_a_page_links_and_names_is_there_and_its_blocks_are_of_a_kind_that_
     """Python and recipes run here and in `ELSEWHERE`, commands in test_page_commands.py; `text` is not code."""
     text = (ROOT / page).read_text()
     assert languages(page) <= {"python", "bash", "toml", "text"}
-    for other in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
-        assert other.startswith("live/") or ((ROOT / page).parent / other).exists(), other
-    named = re.findall(r"`((?:analyses|benchmarks|docs|interp|models|notebooks|tests)/[\w/]+\.\w+)`", text)
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+        assert target.startswith("live/") or ((ROOT / page).parent / target).exists(), target
+    paths = re.findall(r"`((?:analyses|benchmarks|docs|interp|models|notebooks|tests)/[\w/]+\.\w+)`", text)
+    assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
 def test_pages_that_run_elsewhere_have_code_and_a_test_that_takes_all_of_it():
@@ -70,9 +70,9 @@ def test_pages_that_run_elsewhere_have_code_and_a_test_that_takes_all_of_it():
 
 def test_the_gallery_leads_to_what_make_builds():
     text, makefile = ((ROOT / name).read_text() for name in ("docs/gallery.md", "Makefile"))
-    made = {f"{name.removesuffix('.html')}.html" for name in re.findall(r"--out \$\(GALLERY\)/(\S+)", makefile)}
-    assert {*re.findall(r"\| \[.+?\]\(live/(.+?)\)", text)} == made
-    assert len(made) == text.count("| `interp ")
+    pages = {f"{name.removesuffix('.html')}.html" for name in re.findall(r"--out \$\(GALLERY\)/(\S+)", makefile)}
+    assert {*re.findall(r"\| \[.+?\]\(live/(.+?)\)", text)} == pages
+    assert len(pages) == text.count("| `interp ")
 
 
 def test_every_measure_has_an_anchor_and_a_line_in_the_index():
@@ -116,6 +116,6 @@ def test_its_code_runs(page, capsys, tmp_path, monkeypatch):
 
 def test_the_table_of_sites_has_every_site_that_models_have():
     text = (DOCS / "running.md").read_text()
-    named = {*re.findall(r"`([\w.]+)`", text[text.index("## Sites") :])}
+    names = {*re.findall(r"`([\w.]+)`", text[text.index("## Sites") :])}
     for site in sites(load("default")):
-        assert re.sub(r"^\w+\.(\d+\.)?", "", site) in named, site
+        assert re.sub(r"^\w+\.(\d+\.)?", "", site) in names, site

@@ -50,8 +50,8 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
     with torch.no_grad():
         for weight in (each for each in module.parameters() if each.requires_grad):  # fixed ones stay
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
-            kept = weight.round() if weight.ndim == 1 else 0.0  # keep norms at 1; biases were drawn
-            weight.copy_(kept + 0.3 * noise)
+            base = weight.round() if weight.ndim == 1 else 0.0  # keep norms at 1; biases were drawn
+            weight.copy_(base + 0.3 * noise)
 
 
 def model(name: str, output: str = "untied", dtype: torch.dtype = torch.float64) -> Transformer:
@@ -73,8 +73,8 @@ class Whole:
     def __init__(self, inner):
         self.inner = inner
 
-    def __call__(self, *inputs, **named):
-        return self.inner(*inputs, **named)
+    def __call__(self, *inputs, **options):
+        return self.inner(*inputs, **options)
 
 
 def token_ids(*shape: int, d_vocab: int = 29, seed: int = 0) -> torch.Tensor:
@@ -147,7 +147,7 @@ def _built(config: TransformerConfig, dtype: torch.dtype = torch.float64) -> Tra
     return built
 
 
-def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **beside: TokenBatch) -> Pairs:
+def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **more: TokenBatch) -> Pairs:
     """Pairs that differ in two tokens each, starting at `firsts`."""
     clean = rows(lengths, d_vocab=d_vocab, seed=1)
     corrupt = clean.ids.clone()
@@ -155,7 +155,7 @@ def ragged_pairs(lengths=(4, 4, 3), firsts=(1, 2, 1), *, d_vocab: int = 29, **be
         corrupt[row, first : min(first + 2, length)] += 1
     changed = TokenBatch(corrupt % d_vocab, clean.mask, clean.positions)
     answers = torch.arange(1, 2 * len(lengths) + 1)
-    return Pairs(clean, changed, answers[: len(lengths)], answers[len(lengths) :], **beside)
+    return Pairs(clean, changed, answers[: len(lengths)], answers[len(lengths) :], **more)
 
 
 def rows(lengths, *, d_vocab: int = 29, seed: int = 0) -> TokenBatch:

@@ -26,7 +26,7 @@ FRAMES = [f"{verb} {end}" for verb, end in product(["saw", "ran", "sat", "becaus
 
 def word_level(*words: str) -> Backend:
     """A tokenizer of these words, split at spaces; other words are read as the first."""
-    backend = Backend(WordLevel({word: at for at, word in enumerate(words)}, unk_token=words[0]))
+    backend = Backend(WordLevel({word: index for index, word in enumerate(words)}, unk_token=words[0]))
     backend.pre_tokenizer = WhitespaceSplit()
     return backend
 

@@ -29,25 +29,25 @@ def main() -> None:
     _row(_HEAD)
     _row(["---"] * len(_HEAD))
     if options.only != "damage":  # before the readers, which bound memory
-        _told("trainings killed, and gone on with", stops.kills_of_trainings(options.kills))
-        _told("runs killed while they replace another", stops.kills_of_runs(options.kills))
-        _told("full disks, in trainings and runs", stops.full_disks(options.disks))
-        _told("two runs written to one directory at once", stops.races(options.races))
+        _report("trainings killed, and gone on with", stops.kills_of_trainings(options.kills))
+        _report("runs killed while they replace another", stops.kills_of_runs(options.kills))
+        _report("full disks, in trainings and runs", stops.full_disks(options.disks))
+        _report("two runs written to one directory at once", stops.races(options.races))
     if options.only != "stops":
         for name in READERS:
-            _told(f"damaged: {name}", _damage(name, options.files))
+            _report(f"damaged: {name}", _damage(name, options.files))
 
 
 def _damage(name: str, count: int) -> Counter[str]:
     counts: Counter[str] = Counter()
-    for seed, each in outcomes(name, range(count)):
-        if each.kind == FAULT and not counts[stops.TRACED]:
-            print(f"{name}, seed {seed}: {each.said}", file=sys.stderr)
-        counts[{READ: stops.SURVIVED, REFUSED: stops.REFUSED}.get(each.kind, stops.TRACED)] += 1
+    for seed, outcome in outcomes(name, range(count)):
+        if outcome.kind == FAULT and not counts[stops.TRACED]:
+            print(f"{name}, seed {seed}: {outcome.message}", file=sys.stderr)
+        counts[{READ: stops.SURVIVED, REFUSED: stops.REFUSED}.get(outcome.kind, stops.TRACED)] += 1
     return counts
 
 
-def _told(fault: str, counts: Counter[str]) -> None:
+def _report(fault: str, counts: Counter[str]) -> None:
     bad = sum(counts[kind] for kind in (stops.LOST, stops.HUNG, stops.TRACED))
     if bad:
         print(f"{fault}: {dict(counts)}", file=sys.stderr)

@@ -26,17 +26,17 @@ class HungError(BaseException):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What happened to one damaged file; `said` is the message, or the end of the traceback."""
+    """What happened to one damaged file; `message` is the one of the refusal, or the end of the traceback."""
 
     kind: str
-    said: str = ""
+    message: str = ""
 
 
 def outcomes(name: str, seeds: range) -> Iterator[tuple[int, Outcome]]:
     """What happens to one damaged file of a kind per seed."""
     reader = READERS[name]
-    with tempfile.TemporaryDirectory() as kept:
-        good, damaged = Path(kept) / "good", Path(kept) / "damaged"
+    with tempfile.TemporaryDirectory() as folder:
+        good, damaged = Path(folder) / "good", Path(folder) / "damaged"
         good.mkdir()
         reader.make(good)
         content = (good / reader.file).read_bytes()

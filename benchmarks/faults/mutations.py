@@ -68,14 +68,14 @@ def with_lines_changed(content: bytes, draw: Draw) -> bytes:
     lines = content.splitlines(keepends=True)
     if not lines:
         return content
-    one, other = draw.randrange(len(lines)), draw.randrange(len(lines))
+    first, second = draw.randrange(len(lines)), draw.randrange(len(lines))
     match draw.randrange(3):
         case 0:
-            del lines[one]
+            del lines[first]
         case 1:
-            lines.insert(other, lines[one])
+            lines.insert(second, lines[first])
         case _:
-            lines[one], lines[other] = lines[other], lines[one]
+            lines[first], lines[second] = lines[second], lines[first]
     return b"".join(lines)
 
 
@@ -91,8 +91,8 @@ def with_a_hostile_field(content: bytes, draw: Draw) -> bytes:
 
 def with_something_between(content: bytes, draw: Draw) -> bytes:
     """Insert a hostile value."""
-    at = draw.randrange(len(content) + 1)
-    return content[:at] + draw.choice(HOSTILE) + content[at:]
+    place = draw.randrange(len(content) + 1)
+    return content[:place] + draw.choice(HOSTILE) + content[place:]
 
 
 def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
@@ -100,9 +100,9 @@ def with_fields_exchanged(content: bytes, draw: Draw) -> bytes:
     fields = list(_FIELD.finditer(content))
     if len(fields) < 2:
         return content
-    one, other = sorted(draw.sample(fields, 2), key=lambda match: match.start())
-    between = content[one.end() : other.start()]
-    return content[: one.start()] + other[0] + between + one[0] + content[other.end() :]
+    first, second = sorted(draw.sample(fields, 2), key=lambda match: match.start())
+    between = content[first.end() : second.start()]
+    return content[: first.start()] + second[0] + between + first[0] + content[second.end() :]
 
 
 def encoded_otherwise(content: bytes, draw: Draw) -> bytes:

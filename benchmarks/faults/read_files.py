@@ -86,8 +86,8 @@ def _corpus(name: str, *kinds: str, make: Callable[[Path], object] | None = None
 
 def tokenizer() -> Tokenizer:
     """A few words; every text starts with <s>."""
-    words = ["<s>", "<unk>", *(f"w{at}" for at in range(20))]
-    backend = Backend(backends.WordLevel({word: at for at, word in enumerate(words)}, unk_token="<unk>"))
+    words = ["<s>", "<unk>", *(f"w{number}" for number in range(20))]
+    backend = Backend(backends.WordLevel({word: index for index, word in enumerate(words)}, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.Whitespace()
     backend.add_special_tokens(["<s>"])
     backend.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
@@ -175,10 +175,10 @@ _FACTS = {"step": 3, "made_of": {"tokenizer": "abc"}}
 
 def _same_state(folder: Path) -> None:
     """A state is unchanged or refused."""
-    kept = state.read(folder / state.FILE)
-    assert dict(kept.facts) == _FACTS, "other facts than were written"
-    assert kept.tensors.keys() == _TENSORS.keys(), "other tensors than were written"
-    assert all(torch.equal(kept.tensors[name], value) for name, value in _TENSORS.items()), "other numbers"
+    stored = state.read(folder / state.FILE)
+    assert dict(stored.facts) == _FACTS, "other facts than were written"
+    assert stored.tensors.keys() == _TENSORS.keys(), "other tensors than were written"
+    assert all(torch.equal(stored.tensors[name], value) for name, value in _TENSORS.items()), "other numbers"
 
 
 _DOCUMENTS = [token_arrays.Document("one", "w1 w2 w3 w4 " * 20), token_arrays.Document("two", "w5 w6 " * 9)]

@@ -74,14 +74,14 @@ def kills_of_trainings(count: int) -> Counter[str]:
     """Kill a training at random moments and resume it until it ends; its weights must equal an unkilled one's."""
     counts: Counter[str] = Counter()
     draw = random.Random(0)
-    with tempfile.TemporaryDirectory() as kept:
-        whole = Path(kept) / "whole"
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole"
         training(whole)
         expected = state.read(whole / state.FILE).tensors
         for run in range(10 * count):
             if counts.total() >= count:
                 break
-            out, kills = Path(kept) / f"run-{run}", 0
+            out, kills = Path(folder) / f"run-{run}", 0
             while (code := _killed(lambda out=out: training(out), draw.uniform(0, 0.6))) == -signal.SIGKILL:
                 kills += 1
             whole_weights = code == _DONE and _same_weights(out, expected)
@@ -93,8 +93,8 @@ def kills_of_runs(count: int) -> Counter[str]:
     """Kill a writer of a run over another at random moments; the next run must repair this and be complete."""
     counts: Counter[str] = Counter()
     draw = random.Random(1)
-    with tempfile.TemporaryDirectory() as kept:
-        out = Path(kept) / "run"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
         write_run(out, 0)
         for number in range(1, 20 * count):
             if counts.total() >= count:
@@ -110,20 +110,20 @@ def full_disks(count: int) -> Counter[str]:
     """Limit file sizes, as on a full disk; earlier files must survive, and a training must be resumable."""
     counts: Counter[str] = Counter()
     draw = random.Random(2)
-    with tempfile.TemporaryDirectory() as kept:
-        whole = Path(kept) / "whole"
+    with tempfile.TemporaryDirectory() as folder:
+        whole = Path(folder) / "whole"
         training(whole)
         expected = state.read(whole / state.FILE).tensors
         for number in range(count // 2):
-            out = Path(kept) / f"training-{number}"
+            out = Path(folder) / f"training-{number}"
             code = ended(fork(lambda out=out: _within(draw.randrange(100, 9_000), lambda: training(out))))
             again = ended(fork(lambda out=out: training(out)))
             counts[_refusal(code, whole=again == 0 and _same_weights(out, expected))] += 1
-        out = Path(kept) / "run"
+        out = Path(folder) / "run"
         write_run(out, -1)
         for number in range(count - count // 2):
             code = ended(fork(lambda number=number: _within(draw.randrange(10, 3_000), lambda: write_run(out, number))))
-            swept = not any(name.startswith(".") for name in os.listdir(kept))
+            swept = not any(name.startswith(".") for name in os.listdir(folder))
             counts[_refusal(code, whole=number_of(out) == -1 and swept)] += 1
     return counts
 
@@ -132,12 +132,12 @@ def races(count: int) -> Counter[str]:
     """Two writers write one directory at once: one result must be complete, and the other writer must get an error."""
     counts: Counter[str] = Counter()
     draw = random.Random(3)
-    with tempfile.TemporaryDirectory() as kept:
-        out = Path(kept) / "run"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "run"
         for number in range(count):
-            children = [fork(lambda each=each: write_run(out, each)) for each in (2 * number, 2 * number + 1)]
+            children = [fork(lambda n=n: write_run(out, n)) for n in (2 * number, 2 * number + 1)]
             codes = [ended(child) for child in children]
-            wrote = {2 * number + at for at, code in enumerate(codes) if code == _DONE}
+            wrote = {2 * number + index for index, code in enumerate(codes) if code == _DONE}
             whole = number_of(out) in wrote
             bad = next((code for code in codes if code not in (_DONE, _REFUSED)), None)
             counts[_verdict(_DONE if bad is None else bad, whole=whole)] += 1
@@ -149,7 +149,7 @@ def write_run(out: Path, number: int) -> None:
     """A run whose tables all hold one number."""
     with output.writing(out) as new:
         for name in ("heads", "labels", "effects"):
-            new.table(name, pd.DataFrame({"number": [number] * 50, "text": [f"row {at}" for at in range(50)]}))
+            new.table(name, pd.DataFrame({"number": [number] * 50, "text": [f"row {index}" for index in range(50)]}))
         facts = {"schema": 1, "seed": 0, "command": "c", "versions": {"interp": "0"}, "corpora": [], "name": "m"}
         new.run({**facts, "number": number})
 

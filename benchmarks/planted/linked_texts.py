@@ -88,13 +88,13 @@ def clauses(lexicon: Linked, count: int, seed: int = 0, *, length: int = 4) -> l
         verbs = [2, len(whole.words) - 1]
         order = rng.sample((0, 1), 2)
         words = list(whole.words)
-        for at in order:
+        for index in order:
             start = len(words)
             words += [
                 each._replace(head=each.head + start)
                 if each.head >= 0
-                else each._replace(head=verbs[at], relation="obj")
-                for each in objects[at].words
+                else each._replace(head=verbs[index], relation="obj")
+                for each in objects[index].words
             ]
         return Phrase(tuple(words))
 
@@ -109,21 +109,21 @@ def reports(lexicon: Linked, count: int, seed: int = 0, *, episodes: int = 4) ->
         sex = rng.choice([*FORMS])
         names, form = lexicon.masculine if sex == "male" else lexicon.feminine, rng.choice(FORMS[sex])
         codes = rng.sample(range(CODES), CODES)
-        drawn = [[name for name in lexicon.coded(names, code)] for code in codes]
-        opening = [name for name in drawn[0] if name in lexicon.openers]
-        others = [[name for name in own if name not in lexicon.openers] for own in drawn[1:]]
-        people = [rng.choice(own) for own in (opening, *others)]
+        by_code = [[name for name in lexicon.coded(names, code)] for code in codes]
+        opening = [name for name in by_code[0] if name in lexicon.openers]
+        others = [[name for name in group if name not in lexicon.openers] for group in by_code[1:]]
+        people = [rng.choice(group) for group in (opening, *others)]
         first, second, third = (grammar.refer(word(name, "PROPN"), name) for name in people)
         place = grammar.prepositional(rng.choice(lexicon.prepositions), third)
         met = _clause(lexicon, rng, first, ("obj", second), ("obl", place))
-        meant = rng.randrange(CODES)
-        pronoun = grammar.refer(word(SPELLINGS[form][codes[meant]], "PRON"), people[meant])
+        which = rng.randrange(CODES)
+        pronoun = grammar.refer(word(SPELLINGS[form][codes[which]], "PRON"), people[which])
         aside = rng.choice((lexicon.animals, lexicon.things))
-        other = word(rng.choice(aside), "NOUN")
+        noun = word(rng.choice(aside), "NOUN")
         if aside is lexicon.animals:  # animals are mentions, things are not
-            other = grammar.refer(other, f"it-{rng.random()}")
-        about = join(grammar.article("the"), (HEAD, other))
-        return [met, _clause(lexicon, rng, about, ("obj", pronoun))]
+            noun = grammar.refer(noun, f"it-{rng.random()}")
+        subject = join(grammar.article("the"), (HEAD, noun))
+        return [met, _clause(lexicon, rng, subject, ("obj", pronoun))]
 
     return [
         grammar.text([phrase for _ in range(episodes) for phrase in episode()], f"reports-{seed}-{number}")

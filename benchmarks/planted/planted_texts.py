@@ -39,18 +39,18 @@ class Lexicon:
     def draw(rng: random.Random, least: int = _ENOUGH_NAMES) -> "Lexicon":
         """Random words, from `least` to ten of each class."""
 
-        def some(words: Sequence[str], most: int = 10, least: int = least) -> tuple[str, ...]:
+        def sample(words: Sequence[str], most: int = 10, least: int = least) -> tuple[str, ...]:
             return tuple(sorted(rng.sample(list(words), rng.randint(min(least, len(words)), min(most, len(words))))))
 
         return Lexicon(
-            some(MASCULINE_NAMES),
-            some(FEMININE_NAMES),
-            some([noun.singular for noun in ANIMALS]),
-            some([noun.singular for noun in THINGS]),
-            some(ADJECTIVES),
-            some(ADVERBS),
-            some(PREPOSITIONS),
-            some([verb.past for verb in VERBS.values()]),
+            sample(MASCULINE_NAMES),
+            sample(FEMININE_NAMES),
+            sample([noun.singular for noun in ANIMALS]),
+            sample([noun.singular for noun in THINGS]),
+            sample(ADJECTIVES),
+            sample(ADVERBS),
+            sample(PREPOSITIONS),
+            sample([verb.past for verb in VERBS.values()]),
         )
 
     @property
@@ -104,16 +104,16 @@ def sentences(lexicon: Lexicon, count: int, seed: int = 0, *, apart: bool, lengt
         raise InputError(f"expected an even number of sentences per text, got {length}")
     rng = random.Random(f"sentences-{seed}")
 
-    def sentence(beside: bool) -> Phrase:
+    def sentence(has_place: bool) -> Phrase:
         widened = rng.randrange(2) if apart else -1
-        between: list[Part] = [("nmod", _beside(lexicon, rng))] if beside else []
+        between: list[Part] = [("nmod", _place(lexicon, rng))] if has_place else []
         subject = _described(lexicon, rng, lexicon.animals, widened == 0, *between)
         return _clause(subject, lexicon, rng, _described(lexicon, rng, lexicon.things, widened == 1))
 
     def text(number: int) -> AnnotatedText:
-        beside = [apart and at % 2 == 0 for at in range(length)]
-        rng.shuffle(beside)
-        return grammar.text(map(sentence, beside), f"sentences-{seed}-{number}")
+        places = [apart and index % 2 == 0 for index in range(length)]
+        rng.shuffle(places)
+        return grammar.text(map(sentence, places), f"sentences-{seed}-{number}")
 
     return [text(number) for number in range(count)]
 
@@ -136,7 +136,7 @@ def meetings(lexicon: Lexicon, count: int, seed: int = 0, *, episodes: int = 1) 
         return [met, _clause(grammar.refer(word(pronoun, "PRON"), antecedent), lexicon, rng)]
 
     return [
-        grammar.text([phrase for at in range(episodes) for phrase in episode(number + at)], f"meetings-{seed}-{number}")
+        grammar.text([phrase for i in range(episodes) for phrase in episode(number + i)], f"meetings-{seed}-{number}")
         for number in range(count)
     ]
 
@@ -172,7 +172,7 @@ def _described(lexicon: Lexicon, rng: random.Random, nouns: Sequence[str], widen
     return join(grammar.article("the"), adjective, *adverb, (HEAD, word(rng.choice(nouns), "NOUN")), *after)
 
 
-def _beside(lexicon: Lexicon, rng: random.Random) -> Phrase:
+def _place(lexicon: Lexicon, rng: random.Random) -> Phrase:
     thing = join(grammar.article("the"), (HEAD, word(rng.choice(lexicon.things), "NOUN")))
     return grammar.prepositional(rng.choice(lexicon.prepositions), thing)
 

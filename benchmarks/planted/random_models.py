@@ -50,7 +50,7 @@ class Placed:
     head: int
     behaviour: Behaviour
 
-    def found(self, labels: Sequence[str]) -> bool:
+    def is_named_by(self, labels: Sequence[str]) -> bool:
         """Whether these labels recognise the head."""
         return any(map(self.behaviour.is_called, labels))
 
@@ -179,7 +179,7 @@ def compose(
     fewer = [count for count in range(1, n_heads) if n_heads % count == 0]
     n_kv_heads = rng.choice(fewer) if form == "grouped" else None
     norm = norm or rng.choice(NORMS)
-    names = _drawn(rng, n_layers, n_heads) if behaviours is None else behaviours
+    names = _sample(rng, n_layers, n_heads) if behaviours is None else behaviours
     chosen = [_make(name, rng, form != "encoder") for name in names]
     cells = _place(chosen, rng, n_layers, n_heads)
     layers = [[cells.get((layer, head)) or noise(rng) for head in range(n_heads)] for layer in range(n_layers)]
@@ -201,7 +201,7 @@ def built(lexicon: Lexicon, layers: Sequence[Sequence[Behaviour]], form: Form, n
     return Composed(planted.build(), lexicon, tuple(places))
 
 
-def _drawn(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
+def _sample(rng: random.Random, n_layers: int, n_heads: int) -> list[str]:
     """Random behaviours; models of more than two heads keep at least one noise head."""
     names = [name for name in BEHAVIOURS if n_layers > 1 or name != "induction"]
     most = max(1, min(len(names), n_layers * n_heads - 2))  # induction may add one more

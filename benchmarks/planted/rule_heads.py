@@ -10,12 +10,12 @@ from models.planted.heads import offset
 from models.planted.slots import GAIN, Head, Plan, Slots, blank
 
 
-def classes(wanted: Mapping[str, str]) -> Plan:
+def classes(pairs: Mapping[str, str]) -> Plan:
     """Attends equally from each class of words (a direction) to all words of another; other words attend everywhere."""
 
     def plan(slots: Slots) -> Head:
         head = blank(slots)
-        for asking, answering in wanted.items():
+        for asking, answering in pairs.items():
             head.looks[slots.direction(asking), slots.direction(answering)] = GAIN
         return head
 
@@ -69,6 +69,6 @@ def sink(by: int, *, share: float = 0.9, harm: float = 3.0) -> Plan:
 
 def _unread(moves: torch.Tensor, slots: Slots) -> torch.Tensor:
     """The same moves without those from special tokens."""
-    special = [at for at, word in enumerate(slots.vocabulary) if word.startswith("<")]
+    special = [index for index, word in enumerate(slots.vocabulary) if word.startswith("<")]
     moves[special] = 0.0
     return moves

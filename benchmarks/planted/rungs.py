@@ -129,7 +129,7 @@ def compose_rungs(seed: int, *, form: Form = "decoder") -> Composed:
     by_name = rungs(rng, causal=form != "encoder")
     pairs = [rng.choice(pairs) for pairs in MIXED]
     marks = {name: number for number, name in enumerate(name for pair in pairs for name in pair)}
-    above = [mixed(by_name[one], by_name[other], (marks[one], marks[other])) for one, other in pairs]
+    above = [mixed(by_name[first], by_name[second], (marks[first], marks[second])) for first, second in pairs]
     below = [
         replace(by_name[name], plan=rule_heads.marked(by_name[name].plan, number)) for name, number in marks.items()
     ]

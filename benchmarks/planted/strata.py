@@ -62,9 +62,9 @@ class Sorts:
         def deal(words: Sequence[str], tag: str, *kinds: str, rest: str = "") -> None:
             """Make a class for each kind and code, and one for the `rest`."""
             names = [f"{kind} {code}" for kind in kinds for code in range(CODES)] + [rest] * bool(rest)
-            drawn = rng.sample(new := [word for word in words if word not in tags], len(new))
-            classes.update({name: tuple(drawn[number :: len(names)]) for number, name in enumerate(names)})
-            tags.update(dict.fromkeys(drawn, tag))
+            deck = rng.sample(new := [word for word in words if word not in tags], len(new))
+            classes.update({name: tuple(deck[number :: len(names)]) for number, name in enumerate(names)})
+            tags.update(dict.fromkeys(deck, tag))
 
         asking = [*(f"verb {kind}" for kind in (*SUBJECTS, *MEANT)), "giver"]
         deal([verb.past for verb in VERBS.values()], "VERB", *asking, rest="verb")
@@ -96,7 +96,7 @@ class _Draft:
         self.sorts, self.rng = sorts, rng
         self.words: list[Word] = []
 
-    def one(self, name: str, head: int = ROOT, relation: str = "dep") -> int:
+    def word(self, name: str, head: int = ROOT, relation: str = "dep") -> int:
         """Add a random word of a class."""
         return self.add(self.rng.choice(self.sorts.classes[name]), head, relation)
 
@@ -111,7 +111,7 @@ class _Draft:
         if after:
             self.add(self.rng.choice(_PREPOSITIONS), noun, "case")
         self.add("the", noun, "det")
-        return self.one(name)
+        return self.word(name)
 
     def link(self, dependent: int, head: int, relation: str) -> None:
         """Make a word depend on another."""
@@ -133,37 +133,37 @@ def clauses(sorts: Sorts, count: int, seed: int = 0) -> list[AnnotatedText]:
 
 def _clause(sorts: Sorts, rng: random.Random) -> Phrase:
     draft = _Draft(sorts, rng)
-    codes, meant = rng.sample(range(CODES), 2), rng.randrange(2)
+    codes, index = rng.sample(range(CODES), 2), rng.randrange(2)
     if rng.random() < 0.5:
         (kind,) = rng.choices([*_OBJECTS], [*_OBJECTS.values()])
         subject = draft.noun("animal 0")
-        givers = [draft.one(f"giver {code}") for code in codes[: 1 if kind == "plain" else 2]]
+        givers = [draft.word(f"giver {code}") for code in codes[: 1 if kind == "plain" else 2]]
         draft.link(subject, givers[0], "nsubj")
         if kind == "clause":  # a fixed offset finds the nearer verb
-            meant = int(rng.random() < _NEAREST)
-            draft.one("verb")
+            index = int(rng.random() < _NEAREST)
+            draft.word("verb")
         elif rng.random() < 0.5:
-            draft.one("adverb")
+            draft.word("adverb")
         if kind in {"noun", "attractor"}:
             draft.noun("animal 1")
-        thing = draft.noun("thing" if kind == "plain" else f"thing {kind} {codes[meant]}")
-        draft.link(thing, givers[0 if kind == "plain" else meant], "obj")
+        thing = draft.noun("thing" if kind == "plain" else f"thing {kind} {codes[index]}")
+        draft.link(thing, givers[0 if kind == "plain" else index], "obj")
         return draft.phrase(givers[0])
     kind, active = rng.choice(("plain", *SUBJECTS)), rng.random() < 0.5
     animals = [draft.noun(f"animal {codes[0]}")]
     if kind == "plain":
-        meant = 0
+        index = 0
     else:
         animals.append(draft.noun(f"animal {codes[1]}", after=True))
     if kind == "attractor":
         draft.noun("thing attractor 0", after=True)
     if kind == "clause":
-        draft.one("verb")
+        draft.word("verb")
     voice = "active" if active else "passive"
-    draft.one("adverb" if kind == "plain" else f"{voice} {kind} {codes[meant]}")
+    draft.word("adverb" if kind == "plain" else f"{voice} {kind} {codes[index]}")
     auxiliary = None if active else draft.add("was")
-    verb = draft.one(f"verb {kind} {codes[meant]}" if active and kind != "plain" else "verb")
-    draft.link(animals[meant], verb, "nsubj" if active else "nsubj:pass")
+    verb = draft.word(f"verb {kind} {codes[index]}" if active and kind != "plain" else "verb")
+    draft.link(animals[index], verb, "nsubj" if active else "nsubj:pass")
     if auxiliary is not None:
         draft.link(auxiliary, verb, "aux:pass")
     return draft.phrase(verb)
@@ -184,29 +184,29 @@ def reports(sorts: Sorts, count: int, seed: int = 0) -> list[AnnotatedText]:
 def _episode(sorts: Sorts, rng: random.Random) -> list[Phrase]:
     (form,) = rng.choices([*_PRONOUNS], [*_PRONOUNS.values()])
     codes = rng.sample(range(CODES), CODES)
-    meant = 2 if rng.random() < _NEAREST else rng.randrange(2)
+    index = 2 if rng.random() < _NEAREST else rng.randrange(2)
     chain = f"{rng.random()}"
-    met, said = _Draft(sorts, rng), _Draft(sorts, rng)
-    thing, verb = met.noun("thing"), met.one("verb")
+    met, report = _Draft(sorts, rng), _Draft(sorts, rng)
+    thing, verb = met.noun("thing"), met.word("verb")
     met.link(thing, verb, "nsubj")
     people = []
     for number, code in enumerate(codes):
         if number:
             met.add(rng.choice(_PREPOSITIONS))
-        people.append(met.one(f"{MEANT[form]} {code}"))
-    mentions = [(at, chain if number == meant else f"{chain}-{number}") for number, at in enumerate(people)]
+        people.append(met.word(f"{MEANT[form]} {code}"))
+    mentions = [(place, chain if number == index else f"{chain}-{number}") for number, place in enumerate(people)]
     if form == "her":
         met.add(rng.choice(_PREPOSITIONS))
         mentions.append((met.add(rng.choice(_BROTHERS)), f"{chain}-brother"))
-    thing = said.noun("thing")
-    verb_of_pronoun = said.one(f"verb {form} {codes[meant]}")
-    said.link(thing, verb_of_pronoun, "nsubj")
-    pronoun = said.one(f"{form} {codes[meant]}", verb_of_pronoun, "obj")
-    return [_mentioning(met.phrase(verb), mentions), _mentioning(said.phrase(verb_of_pronoun), [(pronoun, chain)])]
+    thing = report.noun("thing")
+    verb_of_pronoun = report.word(f"verb {form} {codes[index]}")
+    report.link(thing, verb_of_pronoun, "nsubj")
+    pronoun = report.word(f"{form} {codes[index]}", verb_of_pronoun, "obj")
+    return [_mentioning(met.phrase(verb), mentions), _mentioning(report.phrase(verb_of_pronoun), [(pronoun, chain)])]
 
 
 def _mentioning(phrase: Phrase, mentions: Sequence[tuple[int, str]]) -> Phrase:
-    return replace(phrase, mentions=tuple(grammar.Mention(at, at + 1, at, chain) for at, chain in mentions))
+    return replace(phrase, mentions=tuple(grammar.Mention(place, place + 1, place, chain) for place, chain in mentions))
 
 
 def specialists(*, causal: bool) -> list[Behaviour]:
@@ -217,21 +217,21 @@ def specialists(*, causal: bool) -> list[Behaviour]:
         plan = seek(
             {f"{name} {code}": [f"{sought[name]} {code}"] for name in asking for code in range(CODES)}, itself=False
         )
-        own, *others = (f"{measure}@{stratum}" for stratum in strata)
-        return Behaviour(SPECIALIST, plan, own, tuple(others))
+        label, *others = (f"{measure}@{stratum}" for stratum in strata)
+        return Behaviour(SPECIALIST, plan, label, tuple(others))
 
-    made = []
+    behaviours = []
     rows = {"relation:nsubj:head->dependent": "verb"}
     if causal:
         rows |= {"relation-predicting:nsubj:head->dependent": "active"}
         rows |= {"relation-predicting:aux-subject:dependent->head": "passive"}
     for measure, asking in rows.items():
         for kind in SUBJECTS:
-            made.append(reads([f"{asking} {kind}"], {f"{asking} {kind}": "animal"}, measure, _STRATA[kind]))
+            behaviours.append(reads([f"{asking} {kind}"], {f"{asking} {kind}": "animal"}, measure, _STRATA[kind]))
     for number, kind in enumerate(OBJECTS):
         right = OBJECTS[number:2] if kind != "clause" else ("clause", "noun", "attractor")
         asking = [f"thing {each}" for each in right]
-        made.append(
+        behaviours.append(
             reads(asking, dict.fromkeys(asking, "giver"), "relation:obj:dependent->head", *map(_STRATA.get, right))
         )
     for measure, before in {"antecedent": "", "antecedent-predicting": "verb "}.items():
@@ -239,9 +239,9 @@ def specialists(*, causal: bool) -> list[Behaviour]:
             asking = [f"{before}{form}" for form in forms]
             others = ["other gender between"] if len(forms) > 1 else []
             sought = dict(zip(asking, map(MEANT.get, forms), strict=True))
-            made.append(reads(asking, sought, measure, stratum, *others))
+            behaviours.append(reads(asking, sought, measure, stratum, *others))
     second_last = seek({f"verb attractor {code}": ["any animal"] for code in range(CODES)})
-    return [*made, Behaviour("second-last noun", second_last)]
+    return [*behaviours, Behaviour("second-last noun", second_last)]
 
 
 def false_links(behaviour: Behaviour, names: Sequence[str]) -> list[str]:
@@ -255,9 +255,9 @@ def compose_strata(seed: int, *, form: Form = "decoder") -> Composed:
     `seed` draws the words, the heads' places, the norm and the rest.
     """
     rng = random.Random(f"specialists-{seed}")
-    sorts, made = Sorts.draw(rng), specialists(causal=form != "encoder")
-    made += [noise(rng) for _ in range(-len(made) % _N_HEADS)]
-    rng.shuffle(made)
-    layers = [made[first : first + _N_HEADS] for first in range(0, len(made), _N_HEADS)]
+    sorts, heads = Sorts.draw(rng), specialists(causal=form != "encoder")
+    heads += [noise(rng) for _ in range(-len(heads) % _N_HEADS)]
+    rng.shuffle(heads)
+    layers = [heads[first : first + _N_HEADS] for first in range(0, len(heads), _N_HEADS)]
     n_kv_heads = _N_HEADS // 2 if form == "grouped" else None
     return built(sorts, layers, form, rng.choice(NORMS), n_ctx=_N_CTX, n_kv_heads=n_kv_heads)

@@ -22,7 +22,7 @@ START, END = 0, 1
 def reader() -> Transformer:
     """Random weights that read and write letters."""
     letters = sorted({*"".join((*FORMATS, *MONTHS, *WEEKDAYS)), *"0123456789-"})
-    vocabulary = {letter: at for at, letter in enumerate(["<s>", "</s>", *letters])}
+    vocabulary = {letter: index for index, letter in enumerate(["<s>", "</s>", *letters])}
     backend = Backend(models.WordLevel(vocabulary, unk_token="</s>"))
     backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     backend.decoder = decoders.Fuse()
@@ -46,15 +46,15 @@ def test_only_rows_that_write_a_part_count_and_each_for_its_own_part():
 
 def test_what_is_aligned_spells_the_same_date(reader):
     heads = [Place("encoder", "self", 1, 2), Place("decoder", "self", 0, 1), Place("decoder", "cross", 1, 0)]
-    seen = alignment.example(reader, PAIR, heads)
-    spelled = {name: ("".join(seen.written[slice(*r)]), "".join(seen.source[slice(*c)])) for name, r, c in seen.aligned}
+    case = alignment.example(reader, PAIR, heads)
+    spelled = {name: ("".join(case.written[slice(*r)]), "".join(case.source[slice(*c)])) for name, r, c in case.aligned}
     assert spelled == {"year": ("1987", "1987"), "month": ("03", "March"), "day": ("03", "3")}
-    assert seen.read == ["<s>", *PAIR.target]
-    assert seen.written == [*PAIR.target, "</s>"]
+    assert case.read == ["<s>", *PAIR.target]
+    assert case.written == [*PAIR.target, "</s>"]
     n_source, n_target = len(PAIR.source) + 1, len(PAIR.target) + 1
     shapes = [(n_source, n_source), (n_target, n_target), (n_target, n_source)]
-    assert [pattern.shape for pattern in seen.patterns.values()] == shapes
-    assert [*seen.patterns] == ["encoder L1.H2", "decoder L0.H1", "cross-attention L1.H0"]
+    assert [pattern.shape for pattern in case.patterns.values()] == shapes
+    assert [*case.patterns] == ["encoder L1.H2", "decoder L0.H1", "cross-attention L1.H0"]
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_what_is_aligned_spells_the_same_date(reader):
     ids=["first", "last"],
 )
 def test_what_stands_at_one_place_is_found_there_by_the_baseline(reader, digits, places):
-    pairs = [pair for pair in dates(200) if all(pair.source[at].isdigit() for at in digits)]
+    pairs = [pair for pair in dates(200) if all(pair.source[index].isdigit() for index in digits)]
     assert len(pairs) > 10
     year = alignment.measure(reader, pairs).query("measure == 'year'")
     assert set(year["baseline"]) == {1.0}
-    assert set(year["baseline_name"]) <= {f"place {at}" for at in places}
+    assert set(year["baseline_name"]) <= {f"place {place}" for place in places}
 
 
 def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):
@@ -80,7 +80,7 @@ def test_parts_of_one_name_count_together_but_each_row_has_its_own(reader):
 
 def test_padding_changes_nothing(reader):
     pairs = [*dates(5)]
-    together, *alone = (alignment.measure(reader, few)["value"] for few in (pairs, *([pair] for pair in pairs)))
+    together, *alone = (alignment.measure(reader, group)["value"] for group in (pairs, *([pair] for pair in pairs)))
     np.testing.assert_allclose(together, np.mean(alone, 0))
 
 

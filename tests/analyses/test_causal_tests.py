@@ -28,16 +28,16 @@ def model():
     return load("default")
 
 
-def right(*parts: float, each: int = 100) -> torch.Tensor:
+def right(*parts: float, count: int = 100) -> torch.Tensor:
     """Logit differences with the given shares right."""
-    return torch.cat([torch.where(torch.arange(each) < share * each, 1.0, -1.0) for share in parts])
+    return torch.cat([torch.where(torch.arange(count) < share * count, 1.0, -1.0) for share in parts])
 
 
 NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
 
 
 @pytest.mark.parametrize(
-    ("parts", "prompts", "answers", "clusters", "said"),
+    ("parts", "prompts", "answers", "clusters", "words"),
     [
         ((0.84, 0.84), 100, WAS, [], None),
         ((0.52, 0.84), 100, [], [], None),  # 136 of 200: better than a coin, by always saying "were"
@@ -49,9 +49,9 @@ NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
         ((1.0,), 8, [], [], None),
     ],
 )
-def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, answers, clusters, said):
-    reason = guessed(right(*parts, each=prompts), answers, clusters)
-    assert reason is None if said is None else said in reason
+def test_each_answer_must_be_given_more_often_than_by_guessing(parts, prompts, answers, clusters, words):
+    reason = guessed(right(*parts, count=prompts), answers, clusters)
+    assert reason is None if words is None else words in reason
 
 
 def test_a_task_that_heads_which_look_elsewhere_do_as_well_says_nothing_of_heads(model):
@@ -73,32 +73,32 @@ def test_right_answers_are_those_of_whole_runs_and_are_counted_while_the_bound_i
 
 
 def test_a_shuffled_copy_shares_all_but_queries_and_keys(model):
-    before = {name: own.clone() for name, own in model.named_parameters()}
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
     copy = shuffled_copy(model, 1)
-    for name, own in model.named_parameters():
-        other = dict(copy.named_parameters())[name]
-        torch.testing.assert_close(own, before[name], rtol=0, atol=0)
-        assert (other is own) == ("attn.qkv" not in name)
-    mine, other = (each.last.blocks[0].attn for each in (model, copy))
-    assert torch.equal(mine.W_V, other.W_V)
-    for one, another in ((mine.W_Q, other.W_Q), (mine.W_K, other.W_K)):
-        assert not torch.equal(one, another)
-        assert torch.equal(one.flatten(1).sort(1)[0], another.flatten(1).sort(1)[0])
+    for name, weight in model.named_parameters():
+        twin = dict(copy.named_parameters())[name]
+        torch.testing.assert_close(weight, before[name], rtol=0, atol=0)
+        assert (twin is weight) == ("attn.qkv" not in name)
+    mine, twin = (each.last.blocks[0].attn for each in (model, copy))
+    assert torch.equal(mine.W_V, twin.W_V)
+    for first, second in ((mine.W_Q, twin.W_Q), (mine.W_K, twin.W_K)):
+        assert not torch.equal(first, second)
+        assert torch.equal(first.flatten(1).sort(1)[0], second.flatten(1).sort(1)[0])
 
 
 def test_every_subject_comes_in_both_numbers_and_no_prompt_in_both_halves_either_way_round(model):
     task = part_of_speech._agreement(model, 200, 0, "agreement", "")
-    both = {*zip(task.clusters["subject"], task.answers, strict=True)}
-    assert len(both) == 2 * len({*task.clusters["subject"]})  # no noun has a fixed answer
+    answers = {*zip(task.clusters["subject"], task.answers, strict=True)}
+    assert len(answers) == 2 * len({*task.clusters["subject"]})  # no noun has a fixed answer
     assert sorted({*task.answers}) == ["was", "were"]
     task = part_of_speech._agreement(model, 200, 0, "agreement-adjacent", "")
     assert task.pairs is not None
     reports = reporting_half(task.pairs, 0)
     rows = [*zip(task.pairs.clean.ids.tolist(), task.pairs.corrupt.ids.tolist(), strict=True)]
-    sides = ([pair for pair, own in zip(rows, half, strict=True) if own] for half in (reports, ~reports))
-    one, other = ({str(text) for pair in side for text in pair} for side in sides)
-    assert not one & other
-    assert len(one) == len(other)
+    sides = ([pair for pair, flag in zip(rows, half, strict=True) if flag] for half in (reports, ~reports))
+    first, second = ({str(text) for pair in side for text in pair} for side in sides)
+    assert not first & second
+    assert len(first) == len(second)
 
 
 SHARES = [(0.5, 0.4), (0.5, 0.0), (0.0, 0.45), (0.6, 0.3), (-0.3, -0.3), (0.0, 0.0)]
@@ -141,8 +141,8 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
         masculine = tokenizer.decode([answer]).strip() == "his"
         right.update(place for place, name in enumerate(names) if (name in MASCULINE_NAMES) == masculine)
     assert right == {0: 20, 1: 20}
-    for one, other in zip(two.pairs.clean.ids.tolist(), two.pairs.corrupt.ids.tolist(), strict=True):
-        clean, corrupt = (tokenizer.decode(ids).split() for ids in (one, other))
+    for first, second in zip(two.pairs.clean.ids.tolist(), two.pairs.corrupt.ids.tolist(), strict=True):
+        clean, corrupt = (tokenizer.decode(ids).split() for ids in (first, second))
         assert sorted(clean) == sorted(corrupt)
         assert clean != corrupt
     # every pair of names occurs before any repeats
@@ -154,11 +154,11 @@ def test_of_two_people_neither_the_first_nor_the_nearest_is_the_one(model):
 @pytest.mark.slow
 def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alone(model):
     result = coreference.effects(model, pairs=120)
-    two_people, one = (
+    two_people, one_person = (
         next(task for task in result.tasks if task["task"] == name) for name in ("gender", "name-gender")
     )
-    assert one["refused"] is None
-    assert one["accuracy"] == 1.0
+    assert one_person["refused"] is None
+    assert one_person["accuracy"] == 1.0
     assert 0.6 < two_people["accuracy"] < 0.9  # with 120 independent prompts, this would beat a coin
     assert "a coin would do as well" in two_people["refused"]
     rows = result.table.loc[result.table["intervention"] == "noise"]
@@ -182,7 +182,7 @@ def test_intervals_of_pairs_that_share_names_and_frames_cover_the_truth():
     rng, n, covered = np.random.default_rng(0), 60, []
     for _ in range(600):
         names, frames = rng.integers(0, 20, n), rng.integers(0, 10, n)
-        own = rng.normal(0, 0.2, n) + rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
-        result = shares((0.4 + own)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
+        noise = rng.normal(0, 0.2, n) + rng.normal(0, 0.3, 20)[names] + rng.normal(0, 0.2, 10)[frames]
+        result = shares((0.4 + noise)[:, None], np.ones(n), clusters=[names.tolist(), frames.tolist()])
         covered.append(result.low[0] <= 0.4 <= result.high[0])
     assert 0.92 <= np.mean(covered) <= 0.98

@@ -31,7 +31,7 @@ def themes() -> list[dict[str, str]]:
 
 
 def rgb(code: str) -> np.ndarray:
-    return np.array([int(code[at : at + 2], 16) / 255 for at in (1, 3, 5)])
+    return np.array([int(code[start : start + 2], 16) / 255 for start in (1, 3, 5)])
 
 
 def inverted(code: str, ground: str) -> np.ndarray:
@@ -55,27 +55,27 @@ def linear(shade: np.ndarray) -> np.ndarray:
     return colour.cctf_decoding(shade, function="sRGB")
 
 
-def seen(shade: np.ndarray, lacking: str) -> np.ndarray:
+def lab(shade: np.ndarray, lacking: str) -> np.ndarray:
     """The colour in CIE L*a*b*, as seen by someone who lacks these cones."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that tritanopia is approximated
         matrix = np.eye(3) if lacking == "none" else colour.blindness.matrix_cvd_Machado2009(lacking, 1.0)
-    shown = colour.cctf_encoding((matrix @ linear(shade)).clip(0, 1), function="sRGB")
-    return colour.XYZ_to_Lab(colour.sRGB_to_XYZ(shown))
+    signal = colour.cctf_encoding((matrix @ linear(shade)).clip(0, 1), function="sRGB")
+    return colour.XYZ_to_Lab(colour.sRGB_to_XYZ(signal))
 
 
-def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    low, high = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (one, other))
+def contrast(first: np.ndarray, second: np.ndarray) -> float:
+    low, high = sorted(float(linear(each) @ [0.2126, 0.7152, 0.0722]) for each in (first, second))
     return (high + 0.05) / (low + 0.05)
 
 
 @pytest.mark.parametrize("lacking", ["none", "Protanomaly", "Deuteranomaly", "Tritanomaly"])
 @pytest.mark.parametrize("palette", PALETTES)
 def test_any_two_behaviours_are_told_apart_at_a_glance(palette, lacking):
-    inks = {name: seen(shade, lacking) for name, shade in PALETTES[palette][0].items()}
+    inks = {name: lab(shade, lacking) for name, shade in PALETTES[palette][0].items()}
     least = BESIDE_WORDS if palette == "figure on a dark page" else APART
-    for one, other in combinations(inks, 2):
-        assert colour.delta_E(inks[one], inks[other], method="CIE 2000") >= least, (one, other)
+    for first, second in combinations(inks, 2):
+        assert colour.delta_E(inks[first], inks[second], method="CIE 2000") >= least, (first, second)
 
 
 @pytest.mark.parametrize("palette", PALETTES)

@@ -35,13 +35,14 @@ def flips(model, pairs) -> Flips:
 def plain(model: Transformer, pairs: Pairs, heads: list[tuple[int, int]]) -> torch.Tensor:
     """Probabilities of both answers (pair x answer), with heads' z from the corrupted prompts."""
     layers = sorted({layer for layer, _ in heads})
-    other = run(model, pairs.corrupt, capture=[f"decoder.{layer}.attn.z" for layer in layers])
+    sites = [f"decoder.{layer}.attn.z" for layer in layers]
+    corrupted = run(model, pairs.corrupt, capture=sites)
 
     def edit(layer: int):
         def put(z: torch.Tensor) -> torch.Tensor:
             z = z.clone()
-            for head in (head for at, head in heads if at == layer):
-                z[:, :, head] = other[f"decoder.{layer}.attn.z"][:, :, head]
+            for head in (head for index, head in heads if index == layer):
+                z[:, :, head] = corrupted[f"decoder.{layer}.attn.z"][:, :, head]
             return z
 
         return put

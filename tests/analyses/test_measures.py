@@ -48,10 +48,10 @@ def mass_on_claims(batch: Batch, measure: Measure, *, averaged: bool = False) ->
     for prompt, window in enumerate(batch.windows):
         count = Counter(window.word_of)
         for row, keys in measure.keys_of(window).items():
-            seen = [key for key in keys if batch.rows.visible[prompt, row, key]]
-            if seen:
+            visible = [key for key in keys if batch.rows.visible[prompt, row, key]]
+            if visible:
                 share = 1 / count[window.word_of[row]] if averaged else 1
-                total += share * batch.pattern[prompt, :, row, seen].double().sum(-1)
+                total += share * batch.pattern[prompt, :, row, visible].double().sum(-1)
                 rows += 1
     return total, rows
 
@@ -66,12 +66,12 @@ def test_positional_scorers_add_up_what_is_claimed(read_text):
             mass, rows = mass_on_claims(batch, measure)
             expected[measure.name] = expected[measure.name][0] + mass, expected[measure.name][1] + rows
     totals, n_heads = collector.sums.totals["kept"], collector.heads.count
-    asked = [m for m in OURS["position"].measurable(causal=collector.heads.causal) if m in MASSES]
-    assert {m.name for m in asked} == {*collector.masks}
-    for measure in asked:
-        at, (mass, rows) = [*collector.masks].index(measure.name), expected[measure.name]
-        assert totals.rows[:, 0, at].sum() == rows, measure.name
-        torch.testing.assert_close(totals.scores[:, :n_heads, at].sum(0), mass, rtol=1e-5, atol=1e-5)
+    measures = [m for m in OURS["position"].measurable(causal=collector.heads.causal) if m in MASSES]
+    assert {m.name for m in measures} == {*collector.masks}
+    for measure in measures:
+        index, (mass, rows) = [*collector.masks].index(measure.name), expected[measure.name]
+        assert totals.rows[:, 0, index].sum() == rows, measure.name
+        torch.testing.assert_close(totals.scores[:, :n_heads, index].sum(0), mass, rtol=1e-5, atol=1e-5)
 
 
 def test_induction_adds_up_what_is_claimed_on_repeats():
@@ -97,8 +97,8 @@ def test_lifts_add_up_what_is_claimed(read_text):
         for measure in collector.lifts.measures:
             expected[measure.name] += mass_on_claims(batch, measure, averaged=True)[0]
     observed = collector.lifts.totals["kept"].observed.sum(0)
-    for at, measure in enumerate(collector.lifts.measures):
-        torch.testing.assert_close(observed[:, at], expected[measure.name], rtol=1e-4, atol=1e-4)
+    for index, measure in enumerate(collector.lifts.measures):
+        torch.testing.assert_close(observed[:, index], expected[measure.name], rtol=1e-4, atol=1e-4)
     assert observed.sum() > 0
 
 
@@ -108,7 +108,7 @@ def test_relations_ask_for_the_words_that_they_pair(read_text):
     collector = part_of_speech.Collector(model)
     chosen, measures = collector.chosen, collector.chosen.measures
     for text in corpus:
-        plain = [(*pair, at) for at, each in enumerate(measures) for pair in each.pairs(text)]
+        plain = [(*pair, index) for index, each in enumerate(measures) for pair in each.pairs(text)]
         assert [pair[:3] for pair in chosen.pairs(text)] == sorted(plain)
     count = 0
     for batch in Reading(model, corpus):
@@ -139,24 +139,24 @@ def test_antecedents_are_chosen_among_what_is_claimed():
                     if row not in looks or not window.scores(item.pronoun):
                         continue
                     candidates = [window.columns[word][0] for word in item.candidates if word in window.columns]
-                    own = batch.pattern[prompt, :, row].double()
-                    claimed = own[:, sorted(looks[row])]
-                    share[measure.name] += claimed.sum(-1) / own[:, candidates].sum(-1)
-                    right[measure.name] += (claimed.amax(-1) >= own[:, candidates].amax(-1)).double()
+                    weights = batch.pattern[prompt, :, row].double()
+                    claimed = weights[:, sorted(looks[row])]
+                    share[measure.name] += claimed.sum(-1) / weights[:, candidates].sum(-1)
+                    right[measure.name] += (claimed.amax(-1) >= weights[:, candidates].amax(-1)).double()
                     n[measure.name] += 1
     for reader in collector.parts:
         totals = reader.totals["kept"]
-        for at, measure in enumerate(reader.measures):
-            assert totals.rows[:, 0, at].sum() == n[measure.name] > 0
+        for index, measure in enumerate(reader.measures):
+            assert totals.rows[:, 0, index].sum() == n[measure.name] > 0
             expected = share if measure.name.startswith("antecedent-mass") else right
-            torch.testing.assert_close(totals.scores[:, :4, at].sum(0), expected[measure.name], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(totals.scores[:, :4, index].sum(0), expected[measure.name], rtol=1e-4, atol=1e-4)
 
 
 def test_where_the_pronoun_is_not_read_yet_no_rule_knows_it():
     for item in antecedent_items(texts()[0]):
-        other = replace(item, form={"he": "she", "she": "he"}.get(item.form, item.form), role="obj")
+        variant = replace(item, form={"he": "she", "she": "he"}.get(item.form, item.form), role="obj")
         for rival in PREDICTING_RIVALS:
-            assert rival(item) == rival(other)
+            assert rival(item) == rival(variant)
     assert coreference.BEHAVIOUR.measurable(causal=False) == [*coreference.MEASURES]
 
 
@@ -165,22 +165,22 @@ def test_a_users_claims_are_scored_as_ours(read_text):
     ours = OURS["position"]["duplicate-token"]
     mine = own_behaviour([Measure("mine", mask=ours.mask, rivals=ours.rivals)])
     theirs = position.Collector(model, n_untrained=0)
-    own = mine.collector(model)
+    collector = mine.collector(model)
     for batch in Reading(model, corpus):
-        own.add(batch)
+        collector.add(batch)
         theirs.add(batch)
-    at = [*theirs.masks].index("duplicate-token")
+    index = [*theirs.masks].index("duplicate-token")
     for sink in ("kept", "removed"):
-        (mine,) = (part for part in own.scored() if part.sink == sink)
+        (mine,) = (part for part in collector.scored() if part.sink == sink)
         ours = theirs.sums.totals[sink]
-        torch.testing.assert_close(mine.totals.scores[..., 0], ours.scores[..., at], rtol=1e-4, atol=1e-4)
-        torch.testing.assert_close(mine.totals.rows[..., 0], ours.rows[..., at])
+        torch.testing.assert_close(mine.totals.scores[..., 0], ours.scores[..., index], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(mine.totals.rows[..., 0], ours.rows[..., index])
         if sink == "removed":  # our null has no special tokens among its keys
-            theirs_null = theirs.sums.nulls[sink].mean[..., at]
+            theirs_null = theirs.sums.nulls[sink].mean[..., index]
             torch.testing.assert_close(mine.null.mean[..., 0], theirs_null, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("behaviour", [*OURS.values(), *ACROSS.values()], ids=lambda each: each.name + each.attention)
+@pytest.mark.parametrize("behaviour", [*OURS.values(), *ACROSS.values()], ids=lambda b: b.name + b.attention)
 def test_what_a_behaviour_says_of_itself_holds_together(behaviour: Behaviour):
     names = [measure.name for measure in behaviour.measures]
     assert len({*names}) == len(names)

@@ -32,7 +32,7 @@ WORDS, IN_REPORT, HIDDEN, PLACES = blocks("docs/own_measures.md", "python")
 
 def before_the_verb(text: AnnotatedText) -> list[tuple[int, int]]:
     """Pairs from every verb to the word before it."""
-    return [(at, at - 1) for at, tag in enumerate(text.tags or ()) if tag == "VERB"]
+    return [(index, index - 1) for index, tag in enumerate(text.tags or ()) if tag == "VERB"]
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def test_the_page_is_short_and_runs(treebank, tmp_path, monkeypatch, capsys):
     exec(IN_REPORT.replace("mine])", "mine], labels=False, probes=False, experiments=False)"), names)
     heads = pd.read_csv(tmp_path / "negation/tables/heads.csv")
     assert {"verb->negation", "previous-token"} <= set(heads["measure"])
-    shown = " ".join(page_of(tmp_path / "negation").text.split())
-    assert "from a verb to its negation" in shown
-    assert "verb→negation" in shown
+    text = " ".join(page_of(tmp_path / "negation").text.split())
+    assert "from a verb to its negation" in text
+    assert "verb→negation" in text
 
 
 def test_a_measure_of_places_finds_the_head_that_looks_there():
@@ -72,7 +72,7 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
     exec(PLACES.replace("Measure(", "commas_before = Measure("), names | {"Measure": Measure}, names)
     commas = names["commas_before"]
     assert isinstance(commas, Measure)
-    texts = [AnnotatedText.plain("a , " * 6, f"d{at}") for at in range(12)]
+    texts = [AnnotatedText.plain("a , " * 6, f"d{number}") for number in range(12)]
     model = Planted(["a", ","], [[offset(-2), offset(-1)]], n_ctx=24, start="<s>").build()
     table = measured(own_behaviour([commas]).collector, model, texts).heads.query("sink == 'kept'")
     assert table.set_index("head")["value"].round(6).to_dict() == {0: 1.0, 1: 0.0}
@@ -81,7 +81,7 @@ def test_a_measure_of_places_finds_the_head_that_looks_there():
 def test_rivals_intervals_and_chance():
     """One head always chooses the word before; a uniform one chooses it by chance."""
     model = Planted([*"abcde"], [[offset(-1), uniform, first_token]], n_ctx=24, start="<s>").build()
-    plain_texts = [AnnotatedText.plain("a b c d e", f"d{at}") for at in range(30)]
+    plain_texts = [AnnotatedText.plain("a b c d e", f"d{number}") for number in range(30)]
     texts = [replace(text, tags=("X", "X", "X", "VERB", "X")) for text in plain_texts]
     table = measure_pairs(model, texts, before_the_verb, name="mine").query("sink == 'kept'").set_index("head")
     assert table["value"].round(6).tolist()[:2] == [1.0, round(1 / 3, 6)]
@@ -95,11 +95,11 @@ def test_rivals_intervals_and_chance():
 
 
 def test_a_users_head_is_labelled(tmp_path):
-    words = [f"w{at}" for at in range(8)]
+    words = [f"w{number}" for number in range(8)]
     model = Planted(words, [[offset(-1), uniform], [noise(2.0, 1), noise(2.0, 2)]], n_ctx=24, start="<s>").build()
-    plain_texts = [AnnotatedText.plain(" ".join(words), f"d{at}") for at in range(40)]
-    tags = [tuple("VERB" if (at + i) % 5 == 0 else "X" for i in range(8)) for at in range(40)]
-    texts = [replace(text, tags=own) for text, own in zip(plain_texts, tags, strict=True)]
+    plain_texts = [AnnotatedText.plain(" ".join(words), f"d{number}") for number in range(40)]
+    tags = [tuple("VERB" if (number + i) % 5 == 0 else "X" for i in range(8)) for number in range(40)]
+    texts = [replace(text, tags=row) for text, row in zip(plain_texts, tags, strict=True)]
 
     def before(text):
         return [pair for pair in before_the_verb(text) if pair[0]]
@@ -131,8 +131,8 @@ def test_a_users_head_is_labelled(tmp_path):
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch, capsys):
-    model, own = worded("did", "not", "see"), tmp_path / "own.py"
-    own.write_text(
+    model, file = worded("did", "not", "see"), tmp_path / "own.py"
+    file.write_text(
         "from analyses.measures import Measure\n"
         "def before(text):\n    return [(at, at - 1) for at in range(1, len(text.words))]\n"
         "first = Measure('mine', 'from a word to the one before', pairs=before)\n"
@@ -140,8 +140,8 @@ def test_a_file_of_measures_on_the_command_line(treebank, tmp_path, monkeypatch,
     monkeypatch.setattr("analyses.cli.command_frame.opened", lambda *_: model)
     out = tmp_path / "out"
     corpora = f"--corpus {treebank} --corpus tales:4".split()  # for annotation that the treebank lacks
-    wanted = [*corpora, *["--no-labels", "--no-probes", "--no-experiments", "--pairs", "2", "--out"], str(out)]
-    assert not command(capsys, "report", "--measures", str(own), *wanted).code
+    options = [*corpora, *["--no-labels", "--no-probes", "--no-experiments", "--pairs", "2", "--out"], str(out)]
+    assert not command(capsys, "report", "--measures", str(file), *options).code
     assert "mine" in set(pd.read_csv(out / "tables/heads.csv")["measure"])
     left_out = json.loads((out / "run.json").read_text())["causal_test_left_out"]
     assert "there are no minimal pairs for it" in left_out["own measures"]

@@ -30,9 +30,9 @@ def eager_previous_token(directory: Path, texts: list[AnnotatedText]) -> torch.T
         ids = encoded["input_ids"]
         with torch.no_grad():
             attentions = theirs(input_ids=ids, output_attentions=True).attentions
-        both = ~special[1:] & ~special[:-1]
-        previous = torch.stack([layer[0].diagonal(-1, -2, -1)[:, both] for layer in attentions])
-        total, rows = total + previous.double().sum(-1), rows + int(both.sum())
+        content = ~special[1:] & ~special[:-1]
+        previous = torch.stack([layer[0].diagonal(-1, -2, -1)[:, content] for layer in attentions])
+        total, rows = total + previous.double().sum(-1), rows + int(content.sum())
     return total / rows
 
 
@@ -64,15 +64,16 @@ def test_the_bar_of_a_favourite_offset_does_not_depend_on_the_order_of_documents
     draws = (random.Random(number) for number in range(90))
     lines = [" ".join(draw.choices(words, k=draw.randint(3, 20))) for draw in draws]
     texts = [AnnotatedText.plain(line, f"document {number}") for number, line in enumerate(lines)]
-    one, other = (position.measure(model, order) for order in (texts, texts[::-1]))
-    assert one.loc[one["measure"] == "positional-head", "baseline"].between(0.05, 0.95).all()
-    pd.testing.assert_frame_equal(one, other, rtol=1e-5, atol=1e-7)
+    first, second = (position.measure(model, order) for order in (texts, texts[::-1]))
+    bar = first.loc[first["measure"] == "positional-head", "baseline"]
+    assert bar.between(0.05, 0.95).all()
+    pd.testing.assert_frame_equal(first, second, rtol=1e-5, atol=1e-7)
 
 
 def table(seed: int = 0) -> pd.DataFrame:
     draw = random.Random(3)
-    lines = [" ".join(draw.choices(WORDS, k=7 + at % 9)) for at in range(24)]
-    texts = [AnnotatedText.plain(line, f"text-{at}") for at, line in enumerate(lines)]
+    lines = [" ".join(draw.choices(WORDS, k=7 + number % 9)) for number in range(24)]
+    texts = [AnnotatedText.plain(line, f"text-{number}") for number, line in enumerate(lines)]
     return position.measure(worded(), texts, seed=seed)
 
 

@@ -32,12 +32,12 @@ MODELS = {"tiny": Transformer(TransformerConfig(decoder=LLAMA))}
 def leave(tmp_path: Path) -> Callable[..., Path]:
     """Write a run's directory as every command does, with given tables."""
 
-    def left(name: str, seed: int = 0, models=MODELS, command: str = "interp report", **tables) -> Path:
+    def write_run(name: str, seed: int = 0, models=MODELS, command: str = "interp report", **tables) -> Path:
         page = Page("What?", ["short"], [], tables={"heads": HEADS, **tables})
         write(tmp_path / name, lambda run: page, models, seed=seed, command=command)
         return tmp_path / name
 
-    return left
+    return write_run
 
 
 def facts_of(out: Path, **changed) -> Path:
@@ -61,9 +61,9 @@ def test_a_run_is_its_facts_and_its_tables(leave):
 
 def test_joined_tables_say_which_run_each_row_is_of(leave):
     """Existing columns keep their values, and runs with the same name are told apart by path."""
-    one, two = leave("a/report", both=pd.DataFrame({"model": ["x"]})), leave("b/report", 1, {"other": MODELS["tiny"]})
-    three = leave("c/training", models={}, both=pd.DataFrame({"run": ["one"], "step": [1]}))
-    joined = runs.join([one, runs.read(two), three])
+    a, b = leave("a/report", both=pd.DataFrame({"model": ["x"]})), leave("b/report", 1, {"other": MODELS["tiny"]})
+    c = leave("c/training", models={}, both=pd.DataFrame({"run": ["one"], "step": [1]}))
+    joined = runs.join([a, runs.read(b), c])
     table = joined.table("heads")
     assert list(table.columns) == ["run", "model", "seed", "layer", "gain"]
     rows = [("a/report", "tiny", 0), ("b/report", "other", 1), ("c/training", None, 0)]
@@ -71,22 +71,22 @@ def test_joined_tables_say_which_run_each_row_is_of(leave):
     pd.testing.assert_frame_equal(table.loc[table["run"] == "b/report", HEADS.columns].reset_index(drop=True), HEADS)
     assert joined.about()["model_fingerprint"].str.len().tolist()[:2] == [64, 64]
     with pytest.warns(InputWarning, match='no table "both" in b/report'):
-        both = joined.table("both")
-    assert both[["run", "training_run"]].fillna("").to_numpy().tolist() == [["a/report", ""], ["c/training", "one"]]
-    assert both["model"].fillna("none").tolist() == ["x", "none"]
+        extra = joined.table("both")
+    assert extra[["run", "training_run"]].fillna("").to_numpy().tolist() == [["a/report", ""], ["c/training", "one"]]
+    assert extra["model"].fillna("none").tolist() == ["x", "none"]
 
 
 def test_what_cannot_be_joined_is_refused(leave):
-    one, two = leave("one", tasks=pd.DataFrame({"task": []})), leave("two", tasks=pd.DataFrame({"task": ["repeat"]}))
-    assert runs.join([one, two]).table("tasks").to_numpy().tolist() == [["two", "tiny", 0, "repeat"]]
-    assert list(runs.join([one]).table("tasks").columns) == ["run", "model", "seed", "task"]
+    a, b = leave("one", tasks=pd.DataFrame({"task": []})), leave("two", tasks=pd.DataFrame({"task": ["repeat"]}))
+    assert runs.join([a, b]).table("tasks").to_numpy().tolist() == [["two", "tiny", 0, "repeat"]]
+    assert list(runs.join([a]).table("tasks").columns) == ["run", "model", "seed", "task"]
     with pytest.raises(InputError, match='no table "labels" in these runs: they have heads, tasks'):
-        runs.join([one]).table("labels")
+        runs.join([a]).table("labels")
     with pytest.raises(InputError, match="one comes twice"):
-        runs.join([one, two, one])
-    for given, got in (([], "none"), ("report", "report")):
+        runs.join([a, b, a])
+    for argument, got in (([], "none"), ("report", "report")):
         with pytest.raises(InputError, match=f"expected a list of at least one run, got {got}"):
-            runs.join(given)
+            runs.join(argument)
 
 
 def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
@@ -94,18 +94,18 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
     (nested := leave("nested")).joinpath("run.json").write_text('{"a":' * 100_000)
     (trained := leave("trained")).joinpath("metrics.jsonl").write_text("")
     read, again = f"and schema {SCHEMA} is read", "make it again, interp report"
-    left, as_left = "expected the output directory (--out)", "expected run.json, as every command leaves it"
-    for out, said in (
+    expected, as_left = "expected the output directory (--out)", "expected run.json, as every command leaves it"
+    for out, message in (
         (facts_of(leave("earlier"), schema=None), f"written by an earlier interp, schema 0, {read}: {again}"),
         (facts_of(leave("later"), schema=SCHEMA + 1), f"by a later interp, schema {SCHEMA + 1}, {read}: update interp"),
         (facts_of(leave("foreign"), made_by="someone"), "its run.json is not one of interp's"),
-        (tmp_path / "nowhere", f"no such directory; {left}"),
-        (tmp_path, f"no run.json is in it; {left}"),
+        (tmp_path / "nowhere", f"no such directory; {expected}"),
+        (tmp_path, f"no run.json is in it; {expected}"),
         (damaged, f"{as_left}, got"),
         (nested, f"{as_left}, got"),
         (trained, "a training run, which has no tables: interp over-training"),
     ):
-        with pytest.raises(InputError, match=re.escape(said)) as refusal:
+        with pytest.raises(InputError, match=re.escape(message)) as refusal:
             runs.join([out])
         assert "\n" not in str(refusal.value)
 
@@ -116,7 +116,7 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"seed": "0"}, r"expected a whole number as seed, got '0'"),
         ({"files": ["a", 1.5]}, "expected a list of names as files"),
@@ -128,16 +128,16 @@ def test_what_is_no_run_of_this_schema_is_one_line(leave, tmp_path):
         ({"name": "\ud800"}, r"surrogates not allowed"),
     ],
 )
-def test_a_record_that_says_something_else_is_refused(leave, changed, said):
-    with pytest.raises(InputError, match=said):
+def test_a_record_that_says_something_else_is_refused(leave, changed, message):
+    with pytest.raises(InputError, match=message):
         runs.read(facts_of(leave("run"), **changed))
 
 
 def test_a_table_that_is_not_as_it_was_written_is_refused(leave):
     out = leave("run")
     assert len(runs.read(out).table("heads")) == 2
-    other = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
-    other.to_parquet(out / "tables" / "heads.parquet")  # a valid table with another number
+    table = pd.DataFrame({"layer": [0, 1], "gain": [0.6, float("nan")]})
+    table.to_parquet(out / "tables" / "heads.parquet")  # a valid table with another number
     why = r"heads\.parquet cannot be read \(it has changed since it was written\): make it again"
     with pytest.raises(InputError, match=why):
         runs.read(out).table("heads")
@@ -153,7 +153,7 @@ def parquet(table: pa.Table, **options) -> bytes:
 def many(content: bytes, rows: int, count: int) -> pa.Table:
     """A few bytes, so many times over."""
     cells = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([content.decode()]))
-    return pa.table({f"column{at}": cells for at in range(count)})
+    return pa.table({f"column{number}": cells for number in range(count)})
 
 
 @pytest.mark.parametrize(
@@ -184,10 +184,10 @@ def test_the_code_of_the_recipes_finds_what_was_planted(leave, tmp_path, monkeyp
     """docs/recipes.md: L0.H0 looks at the previous token, L0.H1 attends uniformly."""
     from page_code import blocks
 
-    draw, words = Random(0), [f"w{at}" for at in range(31)]
+    draw, words = Random(0), [f"w{number}" for number in range(31)]
     model = Planted(words, [[offset(-1), uniform]], n_ctx=40, start="<s>").build()
     for name in ("stories", "tales"):
-        texts = [AnnotatedText.plain(" ".join(draw.choices(words, k=12)), f"{name} {at}") for at in range(20)]
+        texts = [AnnotatedText.plain(" ".join(draw.choices(words, k=12)), f"{name} {number}") for number in range(20)]
         leave(name, heads=position.measure(model, texts))
     labels = [(0, "previous-token"), (1, "offset:-2"), (1, "first-token")]
     for seed, n_labels in enumerate((3, 2, 1)):

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # about f
 
 
 def test_a_few_of_each_kind_lose_nothing() -> None:
-    for found in (stops.kills_of_runs(1), stops.races(1)):
-        assert found == {stops.SURVIVED: 1}
+    for result in (stops.kills_of_runs(1), stops.races(1)):
+        assert result == {stops.SURVIVED: 1}
 
 
 @pytest.mark.slow

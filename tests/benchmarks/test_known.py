@@ -51,18 +51,18 @@ def stand_in() -> Transformer:
 def texts() -> Corpus:
     """Random words, each twice, so only the words tell what is where."""
     rng = random.Random(0)
-    drawn = [" ".join(rng.sample(2 * rng.sample(WORDS, 12), 24)) for _ in range(24)]
-    made = [AnnotatedText.plain(text, f"d{number}") for number, text in enumerate(drawn)]
-    return Corpus("texts", "fake", frozenset(), "0" * 64, lambda: iter(made))
+    lines = [" ".join(rng.sample(2 * rng.sample(WORDS, 12), 24)) for _ in range(24)]
+    documents = [AnnotatedText.plain(text, f"d{number}") for number, text in enumerate(lines)]
+    return Corpus("texts", "fake", frozenset(), "0" * 64, lambda: iter(documents))
 
 
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_planted_heads_are_first_by_their_measures(stand_in: Transformer):
-    found = look_up(stand_in, texts(), [Known(name, *at) for name, at in AT.items()], pairs=20)
-    assert dict(zip(found["measure"], found["rank"], strict=True)) == dict.fromkeys(AT, 1)
-    assert (found["of"] == 8).all()
-    by_name = found.set_index("measure")
+    table = look_up(stand_in, texts(), [Known(name, *place) for name, place in AT.items()], pairs=20)
+    assert dict(zip(table["measure"], table["rank"], strict=True)) == dict.fromkeys(AT, 1)
+    assert (table["of"] == 8).all()
+    by_name = table.set_index("measure")
     assert (by_name["ci_low"].drop("S-inhibition") > 0).all()
     assert by_name.loc["name-mover", "value"] == pytest.approx(3.0, abs=1e-3)
     assert by_name.loc["negative-name-mover", "value"] == pytest.approx(-1.0, abs=1e-3)

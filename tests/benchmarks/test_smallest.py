@@ -26,8 +26,8 @@ def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path, shared_
     heads.write_text("measure,layer,head\nprevious-token,1,0\n")
     run.mkdir()
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0, "heads/induction/L0.H0": 0.5}) + "\n")
-    named = {"HEADS": lambda: heads, "RUN": lambda: run, "WINOBIAS": lambda: shared_file("data", "winobias")}
-    words = [str(named[word]()) if word in named else word for word in command.split()]
+    values = {"HEADS": lambda: heads, "RUN": lambda: run, "WINOBIAS": lambda: shared_file("data", "winobias")}
+    words = [str(values[word]()) if word in values else word for word in command.split()]
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     call = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
     done = subprocess.run(call, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
@@ -36,6 +36,6 @@ def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path, shared_
 
 
 def test_no_benchmark_is_forgotten():
-    asked = {command.split()[0] for command in COMMANDS}
+    names = {command.split()[0] for command in COMMANDS}
     files = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "def main()" in path.read_text()} - {"size"}
-    assert asked == files | {"faults"}
+    assert names == files | {"faults"}

@@ -19,7 +19,7 @@ def chromium() -> Iterator:
         browser.close()
 
 
-class Shown:
+class Window:
     """A file in a browser window, with its errors and its requests to the outside."""
 
     def __init__(self, browser, file: Path, *, width=1280, height=800, dark=False, scripts=True, hash=""):
@@ -31,10 +31,10 @@ class Shown:
         self.errors: list[str] = []
         self.requests: list[str] = []
         self.page.on(
-            "console", lambda said: self.errors.append(said.text) if said.type in {"error", "warning"} else None
+            "console", lambda entry: self.errors.append(entry.text) if entry.type in {"error", "warning"} else None
         )
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
-        self.page.on("request", lambda asked: self.requests.append(asked.url))
+        self.page.on("request", lambda request: self.requests.append(request.url))
         self.address = file.resolve().as_uri()
         self.page.goto(self.address + hash)
 
@@ -59,10 +59,10 @@ class Shown:
         """What axe finds serious or critical on the page, with all folds open."""
         axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
         self.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
-        found = axe.run(self.page).response["violations"]
+        violations = axe.run(self.page).response["violations"]
         return [
             f"{each['id']} ({each['impact']}): {each['help']}: {each['nodes'][0]['html'][:120]}"
-            for each in found
+            for each in violations
             if each["impact"] in {"serious", "critical"}
         ]
 
@@ -70,12 +70,12 @@ class Shown:
 @pytest.fixture
 def browse(chromium) -> Iterator:
     """Open a file: `browse(file, width=390, dark=True, hash="#L1.H2")`."""
-    opened: list[Shown] = []
+    opened: list[Window] = []
 
-    def show(file: Path, **how) -> Shown:
-        opened.append(Shown(chromium, file, **how))
+    def show(file: Path, **how) -> Window:
+        opened.append(Window(chromium, file, **how))
         return opened[-1]
 
     yield show
-    for each in opened:
-        each.context.close()
+    for window in opened:
+        window.context.close()

@@ -30,7 +30,7 @@ SAID = "The fiddler by the wide towers amazed the skater as her turn was rare."
 EVERYTHING = Table(["measure", "value"], [["relation:nmod:poss:head→dependent:transposed", "0.039"]], "lr")
 
 
-def written(path: Path, title: str, first: Overview) -> Path:
+def write_page(path: Path, title: str, first: Overview) -> Path:
     path.write_text(render(title, [first], [Section("In short", ["x"])], {}), "utf-8")
     return path
 
@@ -48,28 +48,28 @@ def page_of(tmp_path):
             layers.append([Cell(name, name, state, behaviour, word, small) for name, (behaviour, state, word) in cells])
         atlas = Atlas("Heads", layers, max(n_layers, n_heads) > 12)
         card = Card("L0.H0", "L0.H0", [], [], [], [], None, EVERYTHING, "")
-        return written(tmp_path / f"{n_layers}x{n_heads}.html", "?", Overview("Says.", [], [atlas], [card]))
+        return write_page(tmp_path / f"{n_layers}x{n_heads}.html", "?", Overview("Says.", [], [atlas], [card]))
 
     return make
 
 
 @pytest.mark.parametrize(("n_layers", "n_heads"), [(3, 2), (4, 8), (12, 12)])
 def test_up_to_twelve_by_twelve_a_picture_has_its_word_and_all_fit_the_first_screen(browse, page_of, n_layers, n_heads):
-    shown = browse(page_of(n_layers, n_heads))
-    cell = shown.page.locator('[data-head="L0.H0"]')
-    assert (shown.overflow(), shown.small()) == (0, [])
+    window = browse(page_of(n_layers, n_heads))
+    cell = window.page.locator('[data-head="L0.H0"]')
+    assert (window.overflow(), window.small()) == (0, [])
     assert cell.locator("b").inner_text() == "token before"
     picture, words = (cell.locator(each).bounding_box() for each in ("svg", "b"))
     assert picture["y"] + picture["height"] <= words["y"] + 1
-    assert n_layers > 4 or shown.page.locator(".atlas tfoot").bounding_box()["y"] < 800
+    assert n_layers > 4 or window.page.locator(".atlas tfoot").bounding_box()["y"] < 800
 
 
-@pytest.mark.parametrize(("width", "beside"), [(1280, True), (390, False)])
-def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(browse, page_of, width, beside):
+@pytest.mark.parametrize(("width", "is_beside"), [(1280, True), (390, False)])
+def test_the_card_stands_beside_a_wide_atlas_and_below_it_on_a_narrow_page(browse, page_of, width, is_beside):
     page = browse(page_of(12, 12), width=width).page
     atlas, card = (page.locator(each).bounding_box() for each in (".atlas", ".card"))
-    assert (card["x"] > atlas["x"] + atlas["width"]) == beside
-    assert (card["y"] > atlas["y"] + atlas["height"]) != beside
+    assert (card["x"] > atlas["x"] + atlas["width"]) == is_beside
+    assert (card["y"] > atlas["y"] + atlas["height"]) != is_beside
 
 
 @pytest.fixture
@@ -79,14 +79,14 @@ def first_screen(tmp_path) -> Path:
     tables["answers"] = pd.concat([tables["answers"], more], ignore_index=True)
     alone = tables["flips"].iloc[:1].assign(heads="L1.H1", flips=0, flips_low=0.0, flips_high=3.0)
     tables["flips"] = pd.concat([tables["flips"].iloc[:1], alone, tables["flips"].iloc[1:]], ignore_index=True)
-    return written(tmp_path / "first.html", *overview(tables, OURS))
+    return write_page(tmp_path / "first.html", *overview(tables, OURS))
 
 
 @pytest.mark.parametrize("head", ["L0.H1", "L1.H0", "L1.H1"])
 def test_a_first_screen_has_few_words_and_its_card_all_three_parts(browse, first_screen, head):
     page = browse(first_screen, hash=f"#{head}").page
-    said = [word for kind, word in page.evaluate(FIRST_SCREEN, 800) if kind in {"said", "name"}]
-    assert 40 < len(said) <= 120, said  # as in real reports (test_real_reports), which are slow
+    prose = [word for kind, word in page.evaluate(FIRST_SCREEN, 800) if kind in {"said", "name"}]
+    assert 40 < len(prose) <= 120, prose  # as in real reports (test_real_reports), which are slow
     parts = page.locator(".fact.shown:visible h3").all_inner_texts()
     assert [each.capitalize() for each in parts] == ["Where it looks", "What breaks", "What it had to beat"]
 
@@ -119,8 +119,8 @@ def test_from_a_claim_it_is_no_click_to_its_sentence_its_intervention_and_what_i
 
 
 def test_heads_are_pressed_and_answers_flip_as_they_were_measured(browse, first_screen):
-    shown = browse(first_screen)
-    page = shown.page
+    window = browse(first_screen)
+    page = window.page
     page.locator(".flip > summary").click()
     assert page.locator(".flip-count").inner_text() == "L0.H1 changed: 6 of 1 answers flip (95%: 2 to 11)."
     assert page.locator(".flip-pairs").inner_text().split("\n")[:2] == ["The <b>dog</b> …", "was 20% · were 70%"]
@@ -136,20 +136,20 @@ def test_heads_are_pressed_and_answers_flip_as_they_were_measured(browse, first_
         dispatchEvent(new Event("resize"))""")  # so many cells scroll, and keys must be able to scroll them
     page.click(".legend [data-only=needed]")
     assert {*page.locator(".atlas a:visible").all_inner_texts()} == {*page.locator(".atlas a.needed").all_inner_texts()}
-    assert shown.errors == []
-    assert shown.barriers() == []
+    assert window.errors == []
+    assert window.barriers() == []
 
 
 def test_on_a_phone_a_tap_opens_a_sheet_and_covers_no_neighbour(browse, first_screen):
-    shown = browse(first_screen, width=390)
-    page = shown.page
+    window = browse(first_screen, width=390)
+    page = window.page
     assert page.locator(".sheet-close").is_hidden()
     page.locator('[data-head="L1.H0"]').click()
     sheet = page.locator(".cards").bounding_box()
     assert sheet["y"] + sheet["height"] == pytest.approx(page.viewport_size["height"], abs=1)
     page.locator(".sheet-close").click()
     assert page.locator(".sheet-close").is_hidden()
-    assert shown.overflow() <= 0
+    assert window.overflow() <= 0
 
 
 def test_a_claim_is_passed_on_as_a_link_and_as_a_picture(browse, first_screen):
@@ -172,7 +172,7 @@ def test_a_slider_draws_the_heads_as_they_were_at_a_step_of_training(browse, tmp
     assert steps is not None
     assert len(steps.data["steps"]) == 8
     assert len(steps.data["packed"]) + sum(map(len, steps.data["patterns"].values())) < 40_000
-    page = browse(written(tmp_path / "first.html", *overview(hand_made(), OURS, passages, steps=steps))).page
+    page = browse(write_page(tmp_path / "first.html", *overview(hand_made(), OURS, passages, steps=steps))).page
     page.locator("summary", has_text="through training").click()
     says = page.locator(".viewer-says")
     page.evaluate("location.hash = '#L1.H0'")
@@ -188,8 +188,8 @@ def test_a_slider_draws_the_heads_as_they_were_at_a_step_of_training(browse, tmp
     asks = page.eval_on_selector_all(".token", "all => all.findIndex(each => each.classList.contains('picked'))")
     assert washes == pytest.approx((early.weights[1, 0, asks] / 255).tolist(), abs=0.0051)
     shares = np.rint(averaged(early.weights[1, 0])) / 255
-    drawn = [each.get_attribute("d").count("M") for each in square.locator("path").all()]
-    assert drawn == np.histogram(shares, [*(least for least, _ in SHADES), 2])[0].tolist()
+    counts = [each.get_attribute("d").count("M") for each in square.locator("path").all()]
+    assert counts == np.histogram(shares, [*(least for least, _ in SHADES), 2])[0].tolist()
     assert square.inner_html() != trained
     slider.fill("8")
     page.locator("output", has_text="trained").wait_for()

@@ -46,10 +46,10 @@ def suited(tmp_path_factory):
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 @pytest.mark.parametrize("name", ["patched", "compared", "suited"])
 def test_nothing_goes_wrong(browse, request, name, width, dark):
-    shown = browse(request.getfixturevalue(name), width=width, dark=dark)
-    assert (shown.errors, shown.outside, shown.small()) == ([], [], [])
-    assert shown.overflow() <= 0
-    assert shown.barriers() == []
+    window = browse(request.getfixturevalue(name), width=width, dark=dark)
+    assert (window.errors, window.outside, window.small()) == ([], [], [])
+    assert window.overflow() <= 0
+    assert window.barriers() == []
 
 
 def test_a_cell_leads_to_what_its_head_looks_at_from_its_token(browse, patched):
@@ -58,28 +58,28 @@ def test_a_cell_leads_to_what_its_head_looks_at_from_its_token(browse, patched):
     says, viewer = page.locator(".grids-says"), page.locator(".viewer-says")
     assert viewer.inner_text().startswith(start[1:].split("/")[0])
     cells = page.locator(".grid").first.locator("a")
-    other = next(each for each in cells.all() if each.get_attribute("href") != start)
-    name = other.get_attribute("href")[1:]
-    other.hover()
+    cell = next(each for each in cells.all() if each.get_attribute("href") != start)
+    name = cell.get_attribute("href")[1:]
+    cell.hover()
     assert says.inner_text().startswith(name.split("/")[0])
-    other.click()
+    cell.click()
     page.wait_for_function(
         "name => document.querySelector('.viewer').dataset.painted === name", arg=name.replace("/", " queries ")
     )
     assert viewer.is_visible()
     assert page.locator(".grid [aria-current]").get_attribute("href") == f"#{name}"
-    other.focus()
+    cell.focus()
     page.keyboard.press("ArrowRight")
-    here = page.evaluate("document.activeElement.closest('td').cellIndex")
-    assert here == other.evaluate("each => each.closest('td').cellIndex") + 1
+    column = page.evaluate("document.activeElement.closest('td').cellIndex")
+    assert column == cell.evaluate("each => each.closest('td').cellIndex") + 1
     page.keyboard.press("Enter")
     page.wait_for_function("name => !document.querySelector('.viewer').dataset.painted.startsWith(name)", arg=name)
 
 
 def test_a_head_marks_those_of_the_other_model_that_do_the_same(browse, compared):
     page = browse(compared).page
-    one = page.locator("[id='model-1/L0.H0']")
-    one.hover()
+    cell = page.locator("[id='model-1/L0.H0']")
+    cell.hover()
     marked = {each.get_attribute("id") for each in page.locator(".marked").all()}
     assert marked == {"model-2/L0.H1", "model-2/L2.H0"}
     best = page.locator(".marked.best")
@@ -87,6 +87,6 @@ def test_a_head_marks_those_of_the_other_model_that_do_the_same(browse, compared
     assert "other: " + best.get_attribute("id").split("/")[1] in page.locator(".grids-says").inner_text()
     page.mouse.move(0, 0)
     assert page.locator(".marked").count() == 0
-    one.press("Enter")
-    assert page.evaluate("document.activeElement.id") == one.get_attribute("href")[1:]
+    cell.press("Enter")
+    assert page.evaluate("document.activeElement.id") == cell.get_attribute("href")[1:]
     assert {each.get_attribute("id") for each in page.locator(".marked").all()} == {"model-1/L0.H0"}

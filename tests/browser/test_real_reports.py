@@ -64,28 +64,28 @@ ASKED = {
 
 @pytest.fixture(scope="module", params=ASKED)
 def file(request, tmp_path_factory, shared_file) -> Path:
-    asked = ASKED[request.param]
-    model = asked.model(request)
-    if asked.text == "pronunciations":
-        given = read(f"paired:{shared_file('models', 'spelling-to-phonemes', 'pronunciations.tsv')}", asked.limit)
-    elif asked.text.startswith("ud-ewt"):
-        given = read(shared_file("data", *asked.text.split("/")), asked.limit)
+    case = ASKED[request.param]
+    model = case.model(request)
+    if case.text == "pronunciations":
+        corpus = read(f"paired:{shared_file('models', 'spelling-to-phonemes', 'pronunciations.tsv')}", case.limit)
+    elif case.text.startswith("ud-ewt"):
+        corpus = read(shared_file("data", *case.text.split("/")), case.limit)
     else:
-        given = read(asked.text, asked.limit)
+        corpus = read(case.text, case.limit)
     out = tmp_path_factory.mktemp("real") / "out"
     # annotation that the text lacks comes from a few tales, not a hundred
     training = run_of_model(request.param, model)  # the default's
-    report.build(model, [given, read("tales:4")], out, name=request.param, training=training, **asked.more)
+    report.build(model, [corpus, read("tales:4")], out, name=request.param, training=training, **case.more)
     return out / "report.html"
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_opens_without_a_fault(browse, file, width, dark):
-    shown = browse(file, width=width, dark=dark)
-    assert (shown.errors, shown.outside, shown.small()) == ([], [], [])
-    assert shown.overflow() <= 0
-    assert shown.barriers() == []  # with all folds open
-    assert shown.overflow() <= 0
+    window = browse(file, width=width, dark=dark)
+    assert (window.errors, window.outside, window.small()) == ([], [], [])
+    assert window.overflow() <= 0
+    assert window.barriers() == []  # with all folds open
+    assert window.overflow() <= 0
 
 
 def test_it_is_small_and_has_no_slips(file):
@@ -100,12 +100,12 @@ def test_the_first_screen_says_little(browse, file):
     Prose is every word except the marks at the atlas's edges (L0, H0), the words in its cells, and sentences of texts,
     because readers look those up one by one, as on a map.
     """
-    shown = browse(file).page
-    seen = shown.evaluate(_FIRST_SCREEN, 800)
-    said = [word for kind, word in seen if kind in {"said", "name"}]
-    most = _WORDS + _THREE_ATLASES * (shown.locator("table.atlas").count() > 1)
-    assert 10 < len(said) <= most, said
-    assert {"mark", "text"} <= {kind for kind, _ in seen}
+    page = browse(file).page
+    words = page.evaluate(_FIRST_SCREEN, 800)
+    prose = [word for kind, word in words if kind in {"said", "name"}]
+    most = _WORDS + _THREE_ATLASES * (page.locator("table.atlas").count() > 1)
+    assert 10 < len(prose) <= most, prose
+    assert {"mark", "text"} <= {kind for kind, _ in words}
 
 
 def test_it_is_drawn_at_once(browse, file):

@@ -43,8 +43,8 @@ def drawing() -> Drawing:
 def file(tmp_path_factory):
     """A page as a command writes it, with an atlas and cards as `page.js` expects."""
     rows = [
-        [sections.bold(name), value, HOSTILE[0] if at == 3 else "calm"]
-        for at, (name, value) in enumerate(zip(NAMES, VALUES, strict=True))
+        [sections.bold(name), value, HOSTILE[0] if number == 3 else "calm"]
+        for number, (name, value) in enumerate(zip(NAMES, VALUES, strict=True))
     ]
     tables = [
         sections.Table(["head", "value", "said"], rows, "lrw", "Heads and values"),
@@ -58,7 +58,7 @@ def file(tmp_path_factory):
         sections.caveat(sections.code(HOSTILE[-1])),
         sections.Bullets(HOSTILE),
         sections.Definitions([("facts", each) for each in HOSTILE], "facts"),
-        sections.Tokens([(each, at % 2 == 0) for at, each in enumerate(HOSTILE)]),
+        sections.Tokens([(each, index % 2 == 0) for index, each in enumerate(HOSTILE)]),
         ["see ", sections.link("the other", "other")],
         *tables,
         sections.Figure("drawn", drawing(), HOSTILE[1], HOSTILE[1]),
@@ -84,81 +84,81 @@ def file(tmp_path_factory):
     return out / "report.html"
 
 
-def column(shown, caption: str, at: int) -> list[str]:
-    rows = shown.page.locator(f'.wide[aria-label="{caption}"] tbody tr:visible')
-    return [row.locator("td,th").nth(at).inner_text().replace("\u00a0", " ") for row in rows.all()]
+def column(window, caption: str, index: int) -> list[str]:
+    rows = window.page.locator(f'.wide[aria-label="{caption}"] tbody tr:visible')
+    return [row.locator("td,th").nth(index).inner_text().replace("\u00a0", " ") for row in rows.all()]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_nothing_goes_wrong_or_overflows_and_hostile_texts_are_texts(browse, file, width, dark):
-    shown = browse(file, width=width, dark=dark)
-    assert shown.errors == []
-    assert shown.outside == []
-    assert shown.overflow() <= 0
-    assert shown.small() == []
-    assert shown.page.title() == f"What of {HOSTILE[0]}?"
-    said = shown.page.locator("main").text_content()
-    assert [each[:40] for each in HOSTILE if said.count(each) < 6] == []
-    assert shown.page.locator("main script, main img[src=x], main style").count() == 0
-    widths = shown.page.eval_on_selector_all(
+    window = browse(file, width=width, dark=dark)
+    assert window.errors == []
+    assert window.outside == []
+    assert window.overflow() <= 0
+    assert window.small() == []
+    assert window.page.title() == f"What of {HOSTILE[0]}?"
+    text = window.page.locator("main").text_content()
+    assert [each[:40] for each in HOSTILE if text.count(each) < 6] == []
+    assert window.page.locator("main script, main img[src=x], main style").count() == 0
+    widths = window.page.eval_on_selector_all(
         ".bars svg rect", "each => each.map(one => one.getBoundingClientRect().width)"
     )
     assert all(wrong == pytest.approx(3 * right) for right, wrong in zip(widths[1::3], widths[2::3], strict=True))
-    turned = shown.page.eval_on_selector("figure img", "each => getComputedStyle(each).filter")
+    turned = window.page.eval_on_selector("figure img", "each => getComputedStyle(each).filter")
     assert turned == ("invert(1) hue-rotate(180deg)" if dark else "none")
-    shown.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
-    assert shown.overflow() <= 0
-    assert shown.barriers() == []
+    window.page.evaluate("for (const fold of document.querySelectorAll('details')) fold.open = true")
+    assert window.overflow() <= 0
+    assert window.barriers() == []
 
 
 def test_only_the_scripts_of_the_page_run(browse, file, tmp_path):
     slipped = tmp_path / "slipped.html"
     slip = "<script>document.title = 'taken'</script><img src=data:x onerror=\"document.title='taken'\"></main>"
     slipped.write_text(file.read_text("utf-8").replace("</main>", slip), "utf-8")
-    shown = browse(slipped)
-    assert shown.page.title() != "taken"
-    assert any("Content Security Policy" in error for error in shown.errors)
+    window = browse(slipped)
+    assert window.page.title() != "taken"
+    assert any("Content Security Policy" in error for error in window.errors)
 
 
 def test_a_click_on_a_column_sorts_it_as_numbers_or_names_and_what_is_undefined_stays_last(browse, file):
-    shown = browse(file)
-    value = shown.page.get_by_role("button", name="value")
+    window = browse(file)
+    value = window.page.get_by_role("button", name="value")
     value.click()
-    assert column(shown, "Heads and values", 1) == ["1\u202f234", *"8765432", VALUES[1], VALUES[2], VALUES[0], "–"]
+    assert column(window, "Heads and values", 1) == ["1\u202f234", *"8765432", VALUES[1], VALUES[2], VALUES[0], "–"]
     value.press("Enter")
-    assert column(shown, "Heads and values", 1)[:3] == [VALUES[0], VALUES[2], VALUES[1]]
-    assert column(shown, "Heads and values", 1)[-1] == "–"
+    assert column(window, "Heads and values", 1)[:3] == [VALUES[0], VALUES[2], VALUES[1]]
+    assert column(window, "Heads and values", 1)[-1] == "–"
     assert value.locator("xpath=..").get_attribute("aria-sort") == "ascending"
-    shown.page.get_by_role("button", name="head", exact=True).click()
-    assert column(shown, "Heads and values", 0)[:3] == ["L0.H2", "L0.H10", "L1.H1"]
+    window.page.get_by_role("button", name="head", exact=True).click()
+    assert column(window, "Heads and values", 0)[:3] == ["L0.H2", "L0.H10", "L1.H1"]
     assert value.locator("xpath=..").get_attribute("aria-sort") is None
     table = f"Table: {HOSTILE[1]}".replace("\\", "\\\\").replace('"', '\\"')  # its rows are in groups
-    shown.page.get_by_role("button", name="n", exact=True).click()
-    assert column(shown, table, 0) == ["first", "other", "tag:NOUN→ADJ", "then", "x", "tag"]
+    window.page.get_by_role("button", name="n", exact=True).click()
+    assert column(window, table, 0) == ["first", "other", "tag:NOUN→ADJ", "then", "x", "tag"]
 
 
 def test_a_filter_leaves_the_rows_with_all_its_words(browse, file):
-    shown = browse(file)
-    field = shown.page.get_by_role("searchbox", name="Filter rows: Heads and values")
+    window = browse(file)
+    field = window.page.get_by_role("searchbox", name="Filter rows: Heads and values")
     field.fill("L2 calm")
-    assert column(shown, "Heads and values", 0) == [f"L2.H{head}" for head in range(1, 9)]
-    assert shown.page.get_by_role("status").filter(has_text="8 of 12 rows").count() == 1
+    assert column(window, "Heads and values", 0) == [f"L2.H{head}" for head in range(1, 9)]
+    assert window.page.get_by_role("status").filter(has_text="8 of 12 rows").count() == 1
     field.fill("<script>")
-    assert column(shown, "Heads and values", 0) == ["L2.H0"]
+    assert column(window, "Heads and values", 0) == ["L2.H0"]
     field.fill("")
-    assert len(column(shown, "Heads and values", 0)) == 12
+    assert len(column(window, "Heads and values", 0)) == 12
 
 
 def test_measures_lead_to_their_definitions_and_links_open_folds(browse, file):
-    shown = browse(file, hash="#folded")
-    assert shown.page.locator("#folded").is_visible()
-    shown.page.get_by_role("link", name="tag:NOUN→ADJ").click()
-    assert shown.page.locator("#definition-tag:target").inner_text() == "tag"
+    window = browse(file, hash="#folded")
+    assert window.page.locator("#folded").is_visible()
+    window.page.get_by_role("link", name="tag:NOUN→ADJ").click()
+    assert window.page.locator("#definition-tag:target").inner_text() == "tag"
 
 
 def test_heads_are_shown_by_their_address_by_click_and_by_key(browse, file):
-    shown = browse(file, hash="#L0.H1")
-    page = shown.page
+    window = browse(file, hash="#L0.H1")
+    page = window.page
     page.evaluate("window.told = []; document.addEventListener('interp:head', event => told.push(event.detail))")
     assert visible(page) == ["L0.H1"]
     page.locator('[data-head="L0.H1"]').focus()
@@ -179,7 +179,7 @@ def test_heads_are_shown_by_their_address_by_click_and_by_key(browse, file):
     page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:turned', {{detail: {detail}}}))")
     assert visible(page) == ["L0.H1"]
     assert page.url.endswith("#L0.H1")
-    assert shown.errors == []
+    assert window.errors == []
 
 
 def visible(page) -> list[str]:
@@ -187,21 +187,21 @@ def visible(page) -> list[str]:
 
 
 def test_without_scripts_all_stands_there(browse, file):
-    shown = browse(file, scripts=False)
-    assert shown.page.locator(".cards > .card:visible").count() == 6
-    assert shown.page.locator("th button, .filter").count() == 0
+    window = browse(file, scripts=False)
+    assert window.page.locator(".cards > .card:visible").count() == 6
+    assert window.page.locator("th button, .filter").count() == 0
 
 
 def test_print_shows_the_folds_that_are_worth_paper_and_cuts_nothing_off(browse, file):
-    shown = browse(file, width=720)
-    shown.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-    shown.page.emulate_media(media="print")
-    assert shown.page.locator("#folded").is_visible()
+    window = browse(file, width=720)
+    window.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    window.page.emulate_media(media="print")
+    assert window.page.locator("#folded").is_visible()
     for left_out in ("nav.contents", "#unprinted", "#details"):
-        assert not shown.page.locator(left_out).is_visible()
+        assert not window.page.locator(left_out).is_visible()
     cut = "[...document.querySelectorAll('.wide')].filter(each => each.scrollWidth > each.clientWidth + 1).length"
-    assert shown.page.evaluate(cut) == 0
-    assert shown.overflow() <= 0
+    assert window.page.evaluate(cut) == 0
+    assert window.overflow() <= 0
 
 
 def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():
@@ -209,8 +209,8 @@ def test_a_block_that_gives_out_heads_is_led_to_from_where_they_are_named():
         ids = ("L1.H3", "cross.L0.H1")
 
     names = [sections.bold(name) for name in ("cross.L0.H1", "L1.H4")]
-    given = [sections.Section("One", [Bold([sections.bold("L1.H3")]), *names, "as L1.H3 does"])]
-    html = render("What?", [], given, {})
+    parts = [sections.Section("One", [Bold([sections.bold("L1.H3")]), *names, "as L1.H3 does"])]
+    html = render("What?", [], parts, {})
     assert html.count('href="#L1.H3"') == 2
     assert html.count('href="#cross.L0.H1"') == 1
     assert "#L1.H4" not in html

@@ -23,23 +23,23 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_search_answers_without_a_server(browse, site):
-    shown = browse(site / "index.html")
-    shown.page.frame_locator("iframe.live").get_by_text("Make your own").wait_for(timeout=30_000)
-    shown.page.keyboard.press("/")
-    shown.page.keyboard.type("induction")
-    shown.page.locator(".md-search-result__item").first.wait_for(timeout=30_000)
-    assert "Glossary" in shown.page.inner_text(".md-search-result__list")
-    assert shown.errors == []
-    assert not [url for url in shown.requests if url.startswith("http")]
-    assert shown.barriers() == []
+    window = browse(site / "index.html")
+    window.page.frame_locator("iframe.live").get_by_text("Make your own").wait_for(timeout=30_000)
+    window.page.keyboard.press("/")
+    window.page.keyboard.type("induction")
+    window.page.locator(".md-search-result__item").first.wait_for(timeout=30_000)
+    assert "Glossary" in window.page.inner_text(".md-search-result__list")
+    assert window.errors == []
+    assert not [url for url in window.requests if url.startswith("http")]
+    assert window.barriers() == []
 
 
 def test_a_notebook_stands_there_as_it_was_run_and_its_view_answers(browse, site):
-    shown = browse(site / "notebooks/first_look.html", width=390)
-    view = shown.page.frame_locator("iframe").first
+    window = browse(site / "notebooks/first_look.html", width=390)
+    view = window.page.frame_locator("iframe").first
     word = view.locator(".token").nth(3)
     word.hover()
     view.locator(f".viewer-says:has-text('{word.text_content().strip()}')").wait_for(timeout=30_000)
-    assert shown.overflow() <= 0
-    assert not [url for url in shown.requests if url.startswith("http")]
-    assert shown.barriers() == browse(site / "notebooks/first_look.html", dark=True).barriers() == []
+    assert window.overflow() <= 0
+    assert not [url for url in window.requests if url.startswith("http")]
+    assert window.barriers() == browse(site / "notebooks/first_look.html", dark=True).barriers() == []

@@ -24,14 +24,14 @@ BEFORE, HALVES = (1, 2), (0, 1)  # layer and head
 
 def shares(n: int) -> UInt8[np.ndarray, "layer head query key"]:
     """L1.H2 looks one back, L0.H1 half at the first token and half one back, others at themselves."""
-    found = np.zeros((2, 3, n, n), np.uint8)
-    at = np.arange(n)
-    found[:, :, at, at] = 255
-    found[BEFORE] = found[HALVES] = 0
-    found[*BEFORE, at, np.maximum(at - 1, 0)] = 255
-    found[*HALVES, at, 0] += 102
-    found[*HALVES, at, np.maximum(at - 1, 0)] += 153
-    return found
+    weights = np.zeros((2, 3, n, n), np.uint8)
+    rows = np.arange(n)
+    weights[:, :, rows, rows] = 255
+    weights[BEFORE] = weights[HALVES] = 0
+    weights[*BEFORE, rows, np.maximum(rows - 1, 0)] = 255
+    weights[*HALVES, rows, 0] += 102
+    weights[*HALVES, rows, np.maximum(rows - 1, 0)] += 153
+    return weights
 
 
 def one_stack(words=WORDS) -> Passage:
@@ -56,166 +56,166 @@ def view(browse, tmp_path):
     return show
 
 
-def says(shown, expected: str) -> None:
+def says(window, expected: str) -> None:
     """Assert the sentence, once it is painted."""
-    shown.page.locator(".viewer-says", has_text=expected).wait_for()
+    window.page.locator(".viewer-says", has_text=expected).wait_for()
 
 
-def looked_at(shown) -> list[str]:
-    shown.page.locator(".viewer[data-painted*=L]").wait_for()
-    return shown.page.eval_on_selector_all(".token.looked-at", "all => all.map(each => each.textContent)")
+def looked_at(window) -> list[str]:
+    window.page.locator(".viewer[data-painted*=L]").wait_for()
+    return window.page.eval_on_selector_all(".token.looked-at", "all => all.map(each => each.textContent)")
 
 
 def test_a_token_that_is_pointed_at_shows_where_it_looks(browse, file):
-    shown = browse(file)
-    says(shown, "L1.H2 (previous token): “ran” looks at “it” (100%).")
-    shown.page.hover(".token >> text=dog")
-    says(shown, "“dog” looks at “the” (100%)")
-    assert looked_at(shown) == ["the"]
-    shown.page.click(".viewer-turn")
-    says(shown, "“dog” is looked at by “and” (100%)")
-    assert not shown.errors
-    assert not shown.outside
+    window = browse(file)
+    says(window, "L1.H2 (previous token): “ran” looks at “it” (100%).")
+    window.page.hover(".token >> text=dog")
+    says(window, "“dog” looks at “the” (100%)")
+    assert looked_at(window) == ["the"]
+    window.page.click(".viewer-turn")
+    says(window, "“dog” is looked at by “and” (100%)")
+    assert not window.errors
+    assert not window.outside
 
 
 def test_the_grid_names_its_axes_and_its_colours_are_those_of_the_atlas(view):
     needed = {("decoder", "self", 1, 2): Called("previous token", "position", needed=True)}
-    shown = view(called=CALLED | needed)
-    looked_at(shown)
-    grid = shown.page.inner_text(".viewer-heads").split("\n")
+    window = view(called=CALLED | needed)
+    looked_at(window)
+    grid = window.page.inner_text(".viewer-heads").split("\n")
     assert (grid[0], grid[1], grid[-1]) == ("Layer ↑", "L1", "Head →")  # the last layer first
-    legend = shown.page.inner_text(".viewer-legend")
+    legend = window.page.inner_text(".viewer-legend")
     assert all(word in legend for word in ("position", "syntax", "Filled: needed", "Grey: no fact is known"))
     assert "coreference" not in legend
     colour = "each => getComputedStyle(each).backgroundColor"
-    filled, outlined = (shown.page.eval_on_selector(f'[data-place="{at}"]', colour) for at in ("1.2", "0.1"))
+    filled, outlined = (window.page.eval_on_selector(f'[data-place="{place}"]', colour) for place in ("1.2", "0.1"))
     assert (filled, outlined) == ("rgb(217, 235, 246)", "rgba(0, 0, 0, 0)")  # position's wash; only an edge
-    for left in (1, 6):  # pressed again, all return
-        shown.page.click("[data-only=position]")
-        assert shown.page.locator(".viewer .head:visible").count() == left
+    for count in (1, 6):  # pressed again, all return
+        window.page.click("[data-only=position]")
+        assert window.page.locator(".viewer .head:visible").count() == count
 
 
 PIXELS = """each => { const { width, height } = each, context = each.getContext("2d");
   return [width, height, [...context.getImageData(0, 0, width, height).data]]; }"""
 
 
-def drawn(shown, canvas: str) -> np.ndarray:
+def pixels_of(window, canvas: str) -> np.ndarray:
     """Red, green, blue and opacity of a picture's pixels, once drawn."""
-    says(shown, "L")
-    width, height, values = shown.page.eval_on_selector(canvas, PIXELS)
+    says(window, "L")
+    width, height, values = window.page.eval_on_selector(canvas, PIXELS)
     return np.array(values).reshape(height, width, 4)
 
 
 def test_every_head_is_a_small_picture_and_the_chosen_one_a_large_one_in_its_colour(browse, view, file):
-    shown, weights = browse(file), shares(len(WORDS))
+    window, weights = browse(file), shares(len(WORDS))
     for place, ink in (((1, 2), [0, 103, 163]), ((0, 1), [0, 84, 58]), ((0, 0), [123, 132, 144])):
-        pixels = drawn(shown, f'[data-place="{place[0]}.{place[1]}"] canvas')
+        pixels = pixels_of(window, f'[data-place="{place[0]}.{place[1]}"] canvas')
         np.testing.assert_array_equal(pixels[..., 3], weights[place])
         assert np.abs(pixels[weights[place] == 255][:, :3] - ink).max(initial=0) <= 1
-    np.testing.assert_array_equal(drawn(shown, ".viewer-square canvas")[..., 3], weights[BEFORE])
-    shown.page.click('[data-place="0.1"]')
-    says(shown, "L0.H1")
-    np.testing.assert_array_equal(drawn(shown, ".viewer-square canvas")[..., 3], weights[HALVES])
-    shown.page.emulate_media(color_scheme="dark")
-    shown.page.wait_for_timeout(100)
-    assert drawn(shown, ".viewer-square canvas")[1, 0].tolist() == [143, 240, 204, 255]  # the ink of dark pages
+    np.testing.assert_array_equal(pixels_of(window, ".viewer-square canvas")[..., 3], weights[BEFORE])
+    window.page.click('[data-place="0.1"]')
+    says(window, "L0.H1")
+    np.testing.assert_array_equal(pixels_of(window, ".viewer-square canvas")[..., 3], weights[HALVES])
+    window.page.emulate_media(color_scheme="dark")
+    window.page.wait_for_timeout(100)
+    assert pixels_of(window, ".viewer-square canvas")[1, 0].tolist() == [143, 240, 204, 255]  # the ink of dark pages
     long = view(one_stack([f" word{each}" for each in range(60)]), budget=550)
     for canvas in ('[data-place="1.2"] canvas', '[data-place="0.0"] canvas'):
-        assert drawn(long, canvas).shape == (24, 24, 4)
+        assert pixels_of(long, canvas).shape == (24, 24, 4)
     assert long.page.locator(".viewer-columns span").count() == 0  # no room
     long.page.click('[data-place="0.0"]')  # no room for its pattern, but the small one still shows
     says(long, "was left out")
-    assert drawn(long, ".viewer-square canvas").shape == (24, 24, 4)
+    assert pixels_of(long, ".viewer-square canvas").shape == (24, 24, 4)
 
 
 def test_lines_lead_to_what_a_token_looks_at_and_two_heads_stand_side_by_side(browse, file):
-    shown = browse(file)
-    says(shown, "L1.H2")
-    shown.page.hover(".token >> text=dog")
-    assert shown.page.locator(".viewer-texts > svg path").count() == 0
-    shown.page.click(".viewer-lines")
-    shown.page.wait_for_selector(".viewer-texts > svg path")
-    assert shown.page.locator(".viewer-texts > svg path").count() == 1
-    shown.page.click(".viewer-pin")
-    shown.page.click('.viewer-pair > :first-child [data-place="0.1"]')
-    both = shown.page.locator(".viewer-says")
-    both.nth(0).filter(has_text="L0.H1 (object to verb): “dog” looks at “the” (60%)").wait_for()
-    both.nth(1).filter(has_text="L1.H2 (previous token): “dog” looks at “the” (100%)").wait_for()
-    shown.page.hover(".viewer-pair > :last-child .token >> text=ran")  # pointing at either works
-    both.nth(0).filter(has_text="“ran” looks at “it” (60%)").wait_for()
-    shown.page.click(".viewer-pair > :last-child .viewer-pin")
-    assert (both.count(), shown.page.inner_text(".viewer-pin")) == (1, "Pin beside")
-    assert not shown.errors
+    window = browse(file)
+    says(window, "L1.H2")
+    window.page.hover(".token >> text=dog")
+    assert window.page.locator(".viewer-texts > svg path").count() == 0
+    window.page.click(".viewer-lines")
+    window.page.wait_for_selector(".viewer-texts > svg path")
+    assert window.page.locator(".viewer-texts > svg path").count() == 1
+    window.page.click(".viewer-pin")
+    window.page.click('.viewer-pair > :first-child [data-place="0.1"]')
+    sentences = window.page.locator(".viewer-says")
+    sentences.nth(0).filter(has_text="L0.H1 (object to verb): “dog” looks at “the” (60%)").wait_for()
+    sentences.nth(1).filter(has_text="L1.H2 (previous token): “dog” looks at “the” (100%)").wait_for()
+    window.page.hover(".viewer-pair > :last-child .token >> text=ran")  # pointing at either works
+    sentences.nth(0).filter(has_text="“ran” looks at “it” (60%)").wait_for()
+    window.page.click(".viewer-pair > :last-child .viewer-pin")
+    assert (sentences.count(), window.page.inner_text(".viewer-pin")) == (1, "Pin beside")
+    assert not window.errors
 
 
-def point(shown, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:
+def point(window, query: int, key: int, n_queries: int = len(WORDS), n_keys: int = len(WORDS)) -> None:
     """Move the mouse into a cell of the matrix."""
-    area = shown.page.locator(".viewer-square").bounding_box()
+    area = window.page.locator(".viewer-square").bounding_box()
     x, y = ((key + 0.5) / n_keys, (query + 0.5) / n_queries)
-    shown.page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
+    window.page.mouse.move(area["x"] + x * area["width"], area["y"] + y * area["height"])
 
 
-def picked(shown) -> list[str]:
-    return shown.page.eval_on_selector_all(".token.picked", "all => all.map(each => each.textContent)")
+def picked(window) -> list[str]:
+    return window.page.eval_on_selector_all(".token.picked", "all => all.map(each => each.textContent)")
 
 
-def outline(shown) -> str:
-    return shown.page.get_attribute(".viewer-square path", "d")
+def outline(window) -> str:
+    return window.page.get_attribute(".viewer-square path", "d")
 
 
 def test_a_cell_of_the_matrix_says_its_share_and_marks_both_tokens_and_a_token_its_row(browse, file):
-    shown = browse(file, hash="#L0.H1")
-    says(shown, "L0.H1")
-    shown.page.hover(".token >> text=dog")
-    says(shown, "“dog” looks")
-    assert outline(shown) == "M0 4h9v1H0z"
-    point(shown, 6, 5)
-    says(shown, "L0.H1 (object to verb): “it” gives 60% to “and”.")
-    assert picked(shown) == ["and", "it"]
-    assert outline(shown) == "M0 6h9v1H0zM5 6h1v1h-1z"
-    point(shown, 6, 1)
-    says(shown, "“it” gives less than 1% to “Amy”.")
-    point(shown, 0, 0)
-    says(shown, "“<s>” gives 100% to itself.")
-    point(shown, 2, 7)  # an invisible key
-    says(shown, "“<s>” looks at itself (100%)")
-    point(shown, 6, 5)
-    says(shown, "gives")
-    shown.page.mouse.move(0, 0)
-    says(shown, "“it” looks at “and” (60%) and “<s>” (40%)")
-    shown.page.click(".viewer-turn")
-    says(shown, "“it” is looked at by “ran” (60%)")
-    assert outline(shown) == "M6 0v9h1V0z"
+    window = browse(file, hash="#L0.H1")
+    says(window, "L0.H1")
+    window.page.hover(".token >> text=dog")
+    says(window, "“dog” looks")
+    assert outline(window) == "M0 4h9v1H0z"
+    point(window, 6, 5)
+    says(window, "L0.H1 (object to verb): “it” gives 60% to “and”.")
+    assert picked(window) == ["and", "it"]
+    assert outline(window) == "M0 6h9v1H0zM5 6h1v1h-1z"
+    point(window, 6, 1)
+    says(window, "“it” gives less than 1% to “Amy”.")
+    point(window, 0, 0)
+    says(window, "“<s>” gives 100% to itself.")
+    point(window, 2, 7)  # an invisible key
+    says(window, "“<s>” looks at itself (100%)")
+    point(window, 6, 5)
+    says(window, "gives")
+    window.page.mouse.move(0, 0)
+    says(window, "“it” looks at “and” (60%) and “<s>” (40%)")
+    window.page.click(".viewer-turn")
+    says(window, "“it” is looked at by “ran” (60%)")
+    assert outline(window) == "M6 0v9h1V0z"
 
 
 def test_on_a_phone_a_tap_on_the_matrix_stays_until_another(browse, file):
-    shown = browse(file, width=390)
-    says(shown, "L1.H2")
-    texts, matrix = (shown.page.locator(each).bounding_box() for each in (".viewer-texts", ".viewer-matrix"))
+    window = browse(file, width=390)
+    says(window, "L1.H2")
+    texts, matrix = (window.page.locator(each).bounding_box() for each in (".viewer-texts", ".viewer-matrix"))
     assert matrix["y"] >= texts["y"] + texts["height"]
-    area = shown.page.locator(".viewer-square").bounding_box()
+    area = window.page.locator(".viewer-square").bounding_box()
     tap = {"clientX": area["x"] + 2.5 / 9 * area["width"], "clientY": area["y"] + 3.5 / 9 * area["height"]}
     for kind in ("pointerdown", "pointerleave"):
-        shown.page.dispatch_event(".viewer-square", kind, {**tap, "pointerType": "touch"})
-    says(shown, "“the” gives 100% to “saw”.")
-    shown.page.click(".token >> text=Amy")
-    says(shown, "“Amy” looks at “<s>” (100%)")
+        window.page.dispatch_event(".viewer-square", kind, {**tap, "pointerType": "touch"})
+    says(window, "“the” gives 100% to “saw”.")
+    window.page.click(".token >> text=Amy")
+    says(window, "“Amy” looks at “<s>” (100%)")
 
 
 def test_the_most_probable_next_tokens_stand_under_each(view):
     following = [[(" Amy", 41), (" Tim", 8), (" the", 0)]] * len(WORDS)
     passage = replace(one_stack(), following=following)
-    shown = view(passage)
-    says(shown, "L")
-    assert shown.page.locator(".next").count() == len(WORDS)
-    assert shown.page.inner_text(".word >> nth=0").split("\n") == ["<s>", "41% Amy", "8% Tim", "<1% the"]
-    bold = shown.page.eval_on_selector_all(".comes", "all => all.map(each => each.textContent)")
+    window = view(passage)
+    says(window, "L")
+    assert window.page.locator(".next").count() == len(WORDS)
+    assert window.page.inner_text(".word >> nth=0").split("\n") == ["<s>", "41% Amy", "8% Tim", "<1% the"]
+    bold = window.page.eval_on_selector_all(".comes", "all => all.map(each => each.textContent)")
     assert bold == ["41% Amy", "<1% the"]  # what follows "<s>" and "saw"
-    shown.page.click(".viewer-next")
-    assert shown.page.locator(".next").count() == 0
-    assert shown.page.get_attribute(".viewer-next", "aria-pressed") == "false"
-    shown.page.hover(".token >> text=dog")
-    says(shown, "“dog” looks at “the” (100%)")
+    window.page.click(".viewer-next")
+    assert window.page.locator(".next").count() == 0
+    assert window.page.get_attribute(".viewer-next", "aria-pressed") == "false"
+    window.page.hover(".token >> text=dog")
+    says(window, "“dog” looks at “the” (100%)")
     long = view(replace(one_stack([" word"] * 60), following=following[:1] * 60))
     says(long, "L")
     assert long.page.locator(".next").count() == 0  # long texts start without it
@@ -226,23 +226,23 @@ def test_the_most_probable_next_tokens_stand_under_each(view):
 
 
 def test_what_is_held_stays_and_several_are_summed(browse, file):
-    shown = browse(file, hash="#L0.H1")
-    shown.page.click(".token >> text=dog")
-    shown.page.hover(".token >> text=ran")
-    says(shown, "“dog” looks at “the” (60%) and “<s>” (40%)")
-    shown.page.click(".token >> text=it")
-    says(shown, "“dog” and “it” together look at “<s>” (40%), “the” (30%) and “and” (30%)")
-    assert shown.page.evaluate("location.hash") == "#L0.H1/4+6"
-    shown.page.keyboard.press("t")
-    says(shown, "“dog” and “it” together are looked at by “and” (60%) and “ran” (60%)")
-    shown.page.keyboard.press("Escape")
-    says(shown, "“it” is looked at by “ran” (60%)")
+    window = browse(file, hash="#L0.H1")
+    window.page.click(".token >> text=dog")
+    window.page.hover(".token >> text=ran")
+    says(window, "“dog” looks at “the” (60%) and “<s>” (40%)")
+    window.page.click(".token >> text=it")
+    says(window, "“dog” and “it” together look at “<s>” (40%), “the” (30%) and “and” (30%)")
+    assert window.page.evaluate("location.hash") == "#L0.H1/4+6"
+    window.page.keyboard.press("t")
+    says(window, "“dog” and “it” together are looked at by “and” (60%) and “ran” (60%)")
+    window.page.keyboard.press("Escape")
+    says(window, "“it” is looked at by “ran” (60%)")
 
 
 def test_all_of_it_is_done_by_keys(browse, file):
-    shown = browse(file)
-    says(shown, "ran")
-    page = shown.page
+    window = browse(file)
+    says(window, "ran")
+    page = window.page
     for _ in range(6):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.classList.contains('token')"):
@@ -256,16 +256,16 @@ def test_all_of_it_is_done_by_keys(browse, file):
     ):
         for key in keys:
             page.keyboard.press(key)
-        says(shown, sentence)
+        says(window, sentence)
     assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "L0.H1: object to verb"
 
 
 def test_an_address_tells_what_is_seen(browse, file):
-    shown = browse(file, hash="#L0.H1/2/to/p1")
-    says(shown, "L0.H1 (object to verb): “a” is looked at by “time” (60%)")
-    assert shown.page.eval_on_selector(".viewer-pick", "each => each.value") == "1"
-    shown.page.evaluate("location.hash = '#L1.H2/1'")
-    says(shown, "L1.H2 (previous token): “Amy” looks at “<s>” (100%)")
+    window = browse(file, hash="#L0.H1/2/to/p1")
+    says(window, "L0.H1 (object to verb): “a” is looked at by “time” (60%)")
+    assert window.page.eval_on_selector(".viewer-pick", "each => each.value") == "1"
+    window.page.evaluate("location.hash = '#L1.H2/1'")
+    says(window, "L1.H2 (previous token): “Amy” looks at “<s>” (100%)")
     for wrong in ("#L9.H9", "#nothing", "#L0.H1/99", "#%"):
         again = browse(file, hash=wrong)
         assert looked_at(again)
@@ -279,21 +279,21 @@ def test_source_and_target_stand_side_by_side(view):
     target, source = ("<s>", " le", " chien"), (" the", " dog")
     encoder = Attention(Heads("encoder", 2, 3, causal=False), source, source, shares(2))
     cross = Attention(Heads("decoder", 1, 2, "cross", causal=False), target, source, crossing)
-    shown = view(Passage((encoder, cross)), {}, linked=True, first=("decoder", "cross", 0, 0))
-    says(shown, "Cross-attention L0.H0: “le” looks at “dog” (100%)")
-    left, right = (each.bounding_box() for each in shown.page.query_selector_all(".viewer-text"))
+    window = view(Passage((encoder, cross)), {}, linked=True, first=("decoder", "cross", 0, 0))
+    says(window, "Cross-attention L0.H0: “le” looks at “dog” (100%)")
+    left, right = (each.bounding_box() for each in window.page.query_selector_all(".viewer-text"))
     assert left["x"] + left["width"] < right["x"]
-    shown.page.hover(".token >> text=dog")
-    says(shown, "“dog” is looked at by “<s>” (100%), “le” (100%) and “chien” (100%)")
-    assert drawn(shown, ".viewer-square canvas")[..., 3].tolist() == [[0, 255]] * 3
-    point(shown, 2, 1, 3, 2)
-    says(shown, "“chien” gives 100% to “dog”.")
-    assert picked(shown) == ["chien", "dog"]
-    assert shown.page.locator(".viewer-rows span").all_inner_texts() == ["<s>", "le", "chien"]
-    shown.page.click("text=encoder")
-    says(shown, "Encoder L0.H0: “the” looks at itself")
-    assert shown.page.evaluate("location.hash") == "#encoder.L0.H0"
-    assert not shown.errors
+    window.page.hover(".token >> text=dog")
+    says(window, "“dog” is looked at by “<s>” (100%), “le” (100%) and “chien” (100%)")
+    assert pixels_of(window, ".viewer-square canvas")[..., 3].tolist() == [[0, 255]] * 3
+    point(window, 2, 1, 3, 2)
+    says(window, "“chien” gives 100% to “dog”.")
+    assert picked(window) == ["chien", "dog"]
+    assert window.page.locator(".viewer-rows span").all_inner_texts() == ["<s>", "le", "chien"]
+    window.page.click("text=encoder")
+    says(window, "Encoder L0.H0: “the” looks at itself")
+    assert window.page.evaluate("location.hash") == "#encoder.L0.H0"
+    assert not window.errors
 
 
 def test_a_head_of_coreference_is_seen_at_a_pronoun_first(view):
@@ -307,8 +307,8 @@ def test_a_head_of_a_tag_or_a_relation_is_seen_at_a_word_of_that_kind_first(view
     asking = {"tag:NOUN->VERB": [2], "relation:obj:dependent->head": [5, 2], "tag:VERB->NOUN": [1]}
     passage = replace(one_stack([" Amy", " saw", " Tim", ".", " She", " ran"]), asking=asking)
     for label, asks in (("tag:VERB->NOUN", "saw"), ("tag:NOUN->VERB", "Tim"), ("relation:obj:dependent->head", "ran")):
-        shown = view(passage, {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)})
-        says(shown, f"L1.H2 (it): “{asks}” looks at ")
+        window = view(passage, {("decoder", "self", 1, 2): Called("it", "part-of-speech", label)})
+        says(window, f"L1.H2 (it): “{asks}” looks at ")
 
 
 def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
@@ -316,20 +316,20 @@ def test_a_head_that_is_chosen_elsewhere_on_the_page_is_shown(browse, tmp_path):
         "?", [], [Section("In short", ["x"]), Section("Text", [Viewer((one_stack(),), CALLED, heads=False)])], {}
     )
     (tmp_path / "report.html").write_text(page, "utf-8")
-    shown = browse(tmp_path / "report.html")
-    says(shown, "L1.H2")
-    assert shown.page.locator("canvas, .viewer-matrix").count() == 0
+    window = browse(tmp_path / "report.html")
+    says(window, "L1.H2")
+    assert window.page.locator("canvas, .viewer-matrix").count() == 0
     detail = "{stack: null, attention: 'self', layer: 0, head: 1}"
-    shown.page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:head', {{detail: {detail}}}))")
-    says(shown, "L0.H1 (object to verb)")
-    assert shown.page.eval_on_selector(".viewer", "each => each.classList.contains('part-of-speech')")
-    assert shown.page.evaluate("location.hash") == ""
-    shown.page.evaluate("document.addEventListener('interp:turned', event => { window.turned = event.detail; })")
-    shown.page.focus(".viewer .token >> nth=2")
-    shown.page.keyboard.press("j")
-    says(shown, "L0.H2")
-    assert shown.page.evaluate("turned") == {"stack": "decoder", "attention": "self", "layer": 0, "head": 2}
-    assert not shown.errors
+    window.page.evaluate(f"document.dispatchEvent(new CustomEvent('interp:head', {{detail: {detail}}}))")
+    says(window, "L0.H1 (object to verb)")
+    assert window.page.eval_on_selector(".viewer", "each => each.classList.contains('part-of-speech')")
+    assert window.page.evaluate("location.hash") == ""
+    window.page.evaluate("document.addEventListener('interp:turned', event => { window.turned = event.detail; })")
+    window.page.focus(".viewer .token >> nth=2")
+    window.page.keyboard.press("j")
+    says(window, "L0.H2")
+    assert window.page.evaluate("turned") == {"stack": "decoder", "attention": "self", "layer": 0, "head": 2}
+    assert not window.errors
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -339,16 +339,16 @@ def test_hostile_words_are_words_and_nothing_overflows_or_bars(browse, tmp_path,
     first = ("decoder", "self", 0, 0)
     passage = replace(one_stack(words), following=[[(word, 50) for word in HOSTILE[:3]]] * len(words))
     write(Viewer((passage,), called, first=first), tmp_path / "v.html", HOSTILE[1], HOSTILE[4])
-    shown = browse(tmp_path / "v.html", width=width, dark=dark)
-    shown.page.hover(".token >> nth=4")
-    tokens = shown.page.eval_on_selector_all(".token", "all => all.map(each => each.textContent)")
+    window = browse(tmp_path / "v.html", width=width, dark=dark)
+    window.page.hover(".token >> nth=4")
+    tokens = window.page.eval_on_selector_all(".token", "all => all.map(each => each.textContent)")
     assert tokens == [word.strip() for word in words]
-    assert shown.page.title() == HOSTILE[1]
-    assert shown.overflow() == 0
-    assert shown.small() == []
-    assert shown.barriers() == []
-    assert not shown.errors
-    assert not shown.outside
+    assert window.page.title() == HOSTILE[1]
+    assert window.overflow() == 0
+    assert window.small() == []
+    assert window.barriers() == []
+    assert not window.errors
+    assert not window.outside
 
 
 def test_in_a_frame_of_a_notebook_it_runs_and_without_scripts_a_picture_stands_there(browse, view, tmp_path):
@@ -377,8 +377,8 @@ def test_144_heads_over_512_tokens_answer_a_hover_within_a_frame_and_a_page_with
     write(viewer, out)
     assert 0 < viewer.left_out < 144
     assert out.stat().st_size < 500_000
-    shown = browse(out)
-    looked_at(shown)
-    took = shown.page.evaluate(Path(__file__).with_name("hovers.js").read_text())
-    assert "word399" in shown.page.inner_text(".viewer-says")
+    window = browse(out)
+    looked_at(window)
+    took = window.page.evaluate(Path(__file__).with_name("hovers.js").read_text())
+    assert "word399" in window.page.inner_text(".viewer-says")
     assert np.median(took) < 16  # milliseconds

@@ -13,9 +13,9 @@ from interp import InputError
 
 def faults(name: str, seeds: range) -> dict[int, str]:
     """By seed, the messages of outcomes that are neither a right result nor a refusal."""
-    found = dict(outcomes(name, seeds))
-    assert {each.kind for each in found.values()} - {FAULT}, "nothing was read and nothing refused"
-    return {seed: each.said for seed, each in found.items() if each.kind == FAULT}
+    by_seed = dict(outcomes(name, seeds))
+    assert {each.kind for each in by_seed.values()} - {FAULT}, "nothing was read and nothing refused"
+    return {seed: each.message for seed, each in by_seed.items() if each.kind == FAULT}
 
 
 @pytest.mark.parametrize("name", READERS)
@@ -55,6 +55,6 @@ def test_a_reader_that_hangs_or_takes_all_memory_is_a_fault(tmp_path: Path, monk
             pass
 
     monkeypatch.setattr("benchmarks.faults.damage.SECONDS", 0.2)
-    assert "HungError: more than 0.2 seconds" in outcome(Reader("a", lambda folder: None, hang), tmp_path, b"").said
+    assert "HungError: more than 0.2 seconds" in outcome(Reader("a", lambda folder: None, hang), tmp_path, b"").message
     greedy = Reader("a", lambda folder: None, lambda folder: bytearray(1 << 33))
-    assert outcome(greedy, tmp_path, b"").said.startswith("MemoryError")
+    assert outcome(greedy, tmp_path, b"").message.startswith("MemoryError")

@@ -161,12 +161,12 @@ def test_writers_of_scores_are_the_same_numbers(name):
 
 
 def test_the_stream_crosses_once_a_boundary_and_comes_back_once():
-    model, whole, one = variant("sandwich"), (2, 7, 22), (2, 1, 22)
+    model, whole, last = variant("sandwich"), (2, 7, 22), (2, 1, 22)
     forward = moves(WAYS["captures"], model, ragged_pairs(), FIRST, SECOND, SECOND)
     assert forward == [(FIRST, SECOND, whole), (SECOND, FIRST, whole)]
     assert moves(WAYS["a forward"], model, ragged_pairs(), FIRST, FIRST, FIRST) == []
     writing = moves(lambda model, _: generate(model, IDS, 3).ids, model, ragged_pairs(), FIRST, SECOND, THIRD)
-    steps = [[(FIRST, SECOND, shape), (SECOND, THIRD, shape), (THIRD, FIRST, shape)] for shape in (whole, one, one)]
+    steps = [[(FIRST, SECOND, shape), (SECOND, THIRD, shape), (THIRD, FIRST, shape)] for shape in (whole, last, last)]
     assert writing == [move for step in steps for move in step]
     pairs = ragged_pairs((4, 4), (1, 1))  # they share one pass, so all cells cross together
     for name in ("a sweep of z", "a sweep of resid_pre"):

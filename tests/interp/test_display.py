@@ -35,7 +35,7 @@ def pairs() -> p.Pairs:
 
 
 @pytest.fixture(scope="module")
-def found(model, pairs) -> p.Sweep:
+def cells(model, pairs) -> p.Sweep:
     return sweep(model, pairs, p.logit_difference())
 
 
@@ -46,27 +46,27 @@ def tags(result) -> set[str]:
 class Hostile(Result):
     def facts(self):
         return f"title {HOSTILE}", {f"name {HOSTILE}": f"text {HOSTILE}", "long": "x" * 1000} | {
-            f"fact {at}": "" for at in range(30)
+            f"fact {number}": "" for number in range(30)
         }
 
 
-def test_what_a_result_says_is_short_and_shows_texts_as_they_are(found):
+def test_what_a_result_says_is_short_and_shows_texts_as_they_are(cells):
     lines = repr(Hostile()).splitlines()
     assert len(lines) == 1 + Hostile.n_facts + 1
     assert lines[-1].split() == ["…", "20", "more"]
     assert max(map(len, lines)) < 300
     assert tags(Hostile()) == TAGS
     assert Hostile()._repr_html_().count(escape(" ".join(HOSTILE.split()))) == 3
-    runs = ({HOSTILE: each["logit_difference"]} for each in (found.values, found.clean, found.corrupt))
-    odd = p.Sweep("z", "denoise", found.axes, *runs)
+    runs = ({HOSTILE: each["logit_difference"]} for each in (cells.values, cells.clean, cells.corrupt))
+    odd = p.Sweep("z", "denoise", cells.axes, *runs)
     assert "script" in odd._repr_html_()
     assert "script" not in tags(odd)
 
 
-def test_every_result_says_what_it_is(model, pairs, found):
+def test_every_result_says_what_it_is(model, pairs, cells):
     ids = tiny.token_ids(3, 5)
-    shown = {
-        "Sweep of decoder z": found,
+    results = {
+        "Sweep of decoder z": cells,
         "Ablation of decoder z by mean": p.ablate(model, pairs, p.logit_difference(), kind="mean"),
         "Top 2 cells": p.top_cells(model, pairs, p.logit_difference(), k=2),
         "Edges": p.edge_attribution(model, pairs, p.logit_difference()),
@@ -77,7 +77,7 @@ def test_every_result_says_what_it_is(model, pairs, found):
         "3 pairs: 3 prompts of 3 to 4 tokens": pairs,
         f"{len(sites(model))} sites": sites(model),
     }
-    for title, result in shown.items():
+    for title, result in results.items():
         lines = repr(result).splitlines()
         assert lines[0].startswith(title)
         assert 1 < len(lines) < 20
@@ -91,12 +91,12 @@ def test_a_configuration_shows_what_makes_it_again(model):
     assert "rotary" not in repr(model.config).lower()
 
 
-def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(model, pairs, found):
-    table = found.table()
+def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(model, pairs, cells):
+    table = cells.table()
     where = ["stack", "attention", "site", "layer", "head", "direction", "metric"]
     assert [*table.columns] == [*where, *ESTIMATED]
     assert len(table) == 6
-    effect = found.effects()
+    effect = cells.effects()
     for row in table.to_dict("records"):
         expected = mean_interval(effect[row["layer"], row["head"]].double().numpy())
         assert (row["effect"], row["ci_low"], row["ci_high"], row["p"]) == pytest.approx(expected)
@@ -107,17 +107,17 @@ def test_a_table_has_each_cell_with_the_mean_of_its_effect_and_q(model, pairs, f
 
 
 def test_estimates_of_several_sites_have_one_table(model, pairs):
-    asked = {"z": ("layer", "head"), "resid_pre": ("layer", "position")}
-    found = p.attribution_patching(model, pairs, p.logit_difference(), asked)
-    assert "largest of z on logit_difference" in repr(found)
-    table = found.table()
+    axes = {"z": ("layer", "head"), "resid_pre": ("layer", "position")}
+    estimates = p.attribution_patching(model, pairs, p.logit_difference(), axes)
+    assert "largest of z on logit_difference" in repr(estimates)
+    table = estimates.table()
     assert [*table["site"].unique()] == ["z", "resid_pre"]
     streams = table[table["site"] == "resid_pre"]
-    np.testing.assert_allclose(streams["effect"], found["resid_pre"].table()["effect"])
+    np.testing.assert_allclose(streams["effect"], estimates["resid_pre"].table()["effect"])
     np.testing.assert_allclose(table["q"], benjamini_hochberg(table["p"].to_numpy()))
-    assert found.figure().axes[0].get_xlabel() == "head"
-    assert "no site 'v': expected z or resid_pre" in refusal(found.figure, "v")
-    assert p.atp_star(model, pairs, p.logit_difference(), asked).table()["p"].isna().all()
+    assert estimates.figure().axes[0].get_xlabel() == "head"
+    assert "no site 'v': expected z or resid_pre" in refusal(estimates.figure, "v")
+    assert p.atp_star(model, pairs, p.logit_difference(), axes).table()["p"].isna().all()
 
 
 def test_cells_one_by_one_in_order_and_the_largest_are_those_of_the_grid(model, pairs):
@@ -142,15 +142,15 @@ def test_edges_are_listed_with_their_numbers(model, pairs):
 
 
 def test_an_attribution_tells_terms_apart_by_layer_and_head(model):
-    found = direct_logit_attribution(model, tiny.token_ids(4, 5), 3, 4)
-    table = found.table().set_index("term")
-    assert [*table.index] == [*found.names]
+    result = direct_logit_attribution(model, tiny.token_ids(4, 5), 3, 4)
+    table = result.table().set_index("term")
+    assert [*table.index] == [*result.names]
     row = table.loc["decoder.1.head.2"]
     assert (row["part"], row["layer"], row["head"]) == ("head", 1, 2)
-    assert row["effect"] == pytest.approx(float(found["decoder.1.head.2"].mean()))
+    assert row["effect"] == pytest.approx(float(result["decoder.1.head.2"].mean()))
     assert table.loc["decoder.0.mlp", "part"] == "mlp"
-    assert table["head"].isna().sum() == len(found.names) - 6
-    assert table["effect"].sum() == pytest.approx(float(found.total.mean()))
+    assert table["head"].isna().sum() == len(result.names) - 6
+    assert table["effect"].sum() == pytest.approx(float(result.total.mean()))
 
 
 def test_a_lens_lists_its_tokens_and_compares_two_answers(model):
@@ -162,9 +162,9 @@ def test_a_lens_lists_its_tokens_and_compares_two_answers(model):
     logits = run(model, ids).logits[1, 4].detach()
     assert last["id"] == int(logits.argmax())
     assert last["probability"] == pytest.approx(float(logits.softmax(-1).max()))
-    said = lens.table(3, 4)
+    effects = lens.table(3, 4)
     expected = lens.difference(3, 4).mean(1)
-    np.testing.assert_allclose(said["effect"], expected.flatten())
+    np.testing.assert_allclose(effects["effect"], expected.flatten())
     assert "both answers" in refusal(lens.table, 3)
 
 
@@ -174,9 +174,9 @@ def test_a_run_says_how_well_each_token_was_foretold(model):
     table = out.table()
     assert [*table["prompt"]] == [0, 0, 0, 0, 1, 1]
     assert table["log_probability"].isna().tolist() == [True, False, False, False, True, False]
-    said = out.logits.log_softmax(-1)
-    assert table["log_probability"].iloc[5] == pytest.approx(float(said[1, 0, batch.ids[1, 1]]))
-    assert table["predicted_id"].iloc[3] == int(said[0, 3].argmax())
+    logs = out.logits.log_softmax(-1)
+    assert table["log_probability"].iloc[5] == pytest.approx(float(logs[1, 0, batch.ids[1, 1]]))
+    assert table["predicted_id"].iloc[3] == int(logs[0, 3].argmax())
     short = run(model, batch, until="decoder.0.attn.z")
     assert [*short.table().columns] == ["prompt", "position", "id", "token"]
     assert "ended with" in repr(short)
@@ -204,8 +204,8 @@ def test_a_notebook_shows_attention_of_single_prompts(model):
     assert "iframe" not in run(model, tiny.token_ids(2, 5), capture="*.1.attn.pattern")._repr_html_()
 
 
-def test_what_is_not_there_cannot_be_drawn(found, model):
+def test_what_is_not_there_cannot_be_drawn(cells, model):
     out = run(model, tiny.token_ids(2, 4), capture="decoder.0.attn.*")
-    assert "no metric 'rank'" in refusal(found.figure, "rank")
+    assert "no metric 'rank'" in refusal(cells.figure, "rank")
     assert "no prompt 2" in refusal(out.figure, prompt=2)
     assert "not an attention pattern" in refusal(out.figure, "decoder.0.attn.z")

@@ -23,26 +23,26 @@ def test_numbers_of_another_precision_are_converted(dtype):
     for edit in (*functions, set_to(value, position=1), add(value), scale(value), patch(whole, position=[0])):
         out = run(built, ids, site, {site: edit})
         assert (out[site].dtype, out.logits.dtype) == (torch.float32, torch.float32)
-    found = run(built, ids, site, {site: set_to(value, position=-1)})[site][:, -1]
-    assert_close(found, value.float().expand_as(found))
+    result = run(built, ids, site, {site: set_to(value, position=-1)})[site][:, -1]
+    assert_close(result, value.float().expand_as(result))
 
 
 def test_nothing_leaves_the_value_as_it_is_and_a_part_is_changed_alone():
     built, ids, site, shapes = model("gpt2"), token_ids(2, 5), "decoder.1.resid_pre", []
     plain, vector = run(built, ids, "*.resid_*"), torch.arange(19.0).double()
-    other = run(built, (ids + 1) % 29, site)[site]
+    source = run(built, (ids + 1) % 29, site)[site]
     out = run(built, ids, edit={"decoder.*.attn.z": lambda z: shapes.append(z.shape)})
     assert torch.equal(out.logits, plain.logits)
     assert shapes == [(2, 5, 3, 5)] * 2
-    found = run(built, ids, "*.resid_*", {site: lambda stream: stream.mul_(0.5)})
-    assert torch.equal(found["decoder.0.resid_post"], plain["decoder.0.resid_post"])  # the same stream
-    assert torch.equal(found[site], plain[site] / 2)
+    result = run(built, ids, "*.resid_*", {site: lambda stream: stream.mul_(0.5)})
+    assert torch.equal(result["decoder.0.resid_post"], plain["decoder.0.resid_post"])  # the same stream
+    assert torch.equal(result[site], plain[site] / 2)
     for edit, position, expected in (
         (add(vector, position=[1, -1]), [1, 4], plain[site] + vector),
         (zero(position=2), [2], plain[site] * 0),
         (set_to(vector, position=2), [2], vector.expand(2, 5, 19)),
         (scale(vector, position=slice(3)), [0, 1, 2], plain[site] * vector),
-        (patch(other, position=[-1, 0]), [4, 0], other),
+        (patch(source, position=[-1, 0]), [4, 0], source),
         (change(lambda part: part.clamp(min=0), position=3), [3], plain[site].clamp(min=0)),
         (change(lambda part: None, position=3), [3], plain[site]),
     ):
@@ -90,7 +90,7 @@ def test_to_write_over_one_captured_value_leaves_all_others(name):
     before = {site: value.clone() for site, value in out.activations.items()}
     for site, value in before.items():
         out[site].add_(1.0)
-        assert [other for other in before if not torch.equal(out[other], before[other])] == [site]
+        assert [key for key in before if not torch.equal(out[key], before[key])] == [site]
         out[site].copy_(value)
 
 
@@ -124,32 +124,32 @@ def texts_of(built: Transformer, side: str) -> dict[str, TokenBatch]:
 @pytest.mark.parametrize(("name", "part", "side"), pairwise(MODELS, ("scores", "pattern"), ("left", "right")))
 def test_what_is_not_seen_stays_so_whatever_is_put_there(name, part, side):
     built = MODELS[name]()
-    given, none = texts_of(built, side), -torch.inf if part == "scores" else 0.0
+    texts, none = texts_of(built, side), -torch.inf if part == "scores" else 0.0
     places = [site for site in built.sites if site.endswith(part)]
-    plain, last = run(built, capture="*", **given), given.get("target", given["tokens"])
+    plain, last = run(built, capture="*", **texts), texts.get("target", texts["tokens"])
     for kind, edit in EDITS.items():
         if kind == "patch" and name != "decoder":
             continue  # its value has the decoder's shape
-        found = run(built, capture="*", edit=dict.fromkeys(places, edit), **given)
+        result = run(built, capture="*", edit=dict.fromkeys(places, edit), **texts)
         for site in places:
             unseen = plain[site.replace(".pattern", ".scores")] == -torch.inf
-            assert (found[site][unseen] == none).all(), (kind, site)
-            pattern = found[site.replace(".scores", ".pattern")]
+            assert (result[site][unseen] == none).all(), (kind, site)
+            pattern = result[site.replace(".scores", ".pattern")]
             assert (pattern[unseen] == 0).all(), (kind, site)
             if part == "scores":
-                assert_close(pattern, found[site].softmax(-1))
-        assert found.logits.isfinite().all(), kind
-        assert not torch.allclose(found.logits, plain.logits), kind
+                assert_close(pattern, result[site].softmax(-1))
+        assert result.logits.isfinite().all(), kind
+        assert not torch.allclose(result.logits, plain.logits), kind
         for text in range(3) if kind != "patch" else ():  # each text is edited as if alone
-            alone = {key: TokenBatch.from_ids(batch.ids[text][batch.mask[text]]) for key, batch in given.items()}
+            alone = {key: TokenBatch.from_ids(batch.ids[text][batch.mask[text]]) for key, batch in texts.items()}
             logits = run(built, edit=dict.fromkeys(places, edit), **alone).logits[0]
-            assert torch.allclose(found.logits[text][last.mask[text]], logits, rtol=1e-9, atol=1e-9), (kind, text)
+            assert torch.allclose(result.logits[text][last.mask[text]], logits, rtol=1e-9, atol=1e-9), (kind, text)
 
 
 def test_weights_are_not_renormalised():
     site = "decoder.0.attn.pattern"
-    found = run(model("gpt2"), rows((5,)), site, {site: set_to(0.5)})[site][0, 0]
-    assert torch.equal(found, torch.full_like(found, 0.5).tril())
+    pattern = run(model("gpt2"), rows((5,)), site, {site: set_to(0.5)})[site][0, 0]
+    assert torch.equal(pattern, torch.full_like(pattern, 0.5).tril())
 
 
 MAKES = {
@@ -168,11 +168,11 @@ WHILE_WRITING = {
 @pytest.mark.parametrize(("site", "edit", "make"), pairwise(("scores", "pattern"), WHILE_WRITING, MAKES))
 def test_what_is_written_sees_no_more(site, edit, make):
     built, steering = MAKES[make](model("gpt2")), {f"decoder.1.attn.{site}": WHILE_WRITING[edit]}
-    found = generate(built, prompts := rows((4, 6)), 4, edit=steering, capture="decoder.1.attn.*")
+    result = generate(built, prompts := rows((4, 6)), 4, edit=steering, capture="decoder.1.attn.*")
     later = torch.ones(9, 9, dtype=torch.bool).triu(1)
-    unseen = (later | ~found.tokens.mask[:, None, :9]) & ~torch.eye(9, dtype=torch.bool)
+    unseen = (later | ~result.tokens.mask[:, None, :9]) & ~torch.eye(9, dtype=torch.bool)
     for part, none in (("pattern", 0), ("scores", -torch.inf)):
-        captured = found[f"decoder.1.attn.{part}"]
+        captured = result[f"decoder.1.attn.{part}"]
         assert (captured[unseen[:, None].expand_as(captured)] == none).all()
     alone = [generate(built, torch.tensor([ids]), 4, edit=steering).ids[0].tolist() for ids in prompts.id_lists()]
-    assert found.tokens.id_lists() == alone
+    assert result.tokens.id_lists() == alone

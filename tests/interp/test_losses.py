@@ -28,28 +28,28 @@ def by_hand(transformer, ids: torch.Tensor, targets: torch.Tensor | None = None)
 @pytest.mark.parametrize(("length", "stride"), [(14, 5), (18, 5), (19, 1), (20, 12), (31, 5)])
 def test_in_longer_texts_each_token_is_scored_once_with_the_context_that_windows_leave(length, stride):
     built, ids = model("gpt2"), token_ids(1, length)
-    (found,) = token_losses(built, ids, stride=stride)
-    assert found.shape == (length - 1,)
-    assert_close(found[:12], by_hand(built, ids[:, :13]))
+    (losses,) = token_losses(built, ids, stride=stride)
+    assert losses.shape == (length - 1,)
+    assert_close(losses[:12], by_hand(built, ids[:, :13]))
     for done in range(13, length, stride):
         end = min(done + stride, length)
         window = by_hand(built, ids[:, end - 13 : end])
-        assert_close(found[done - 1 : end - 1], window[-(end - done) :])
+        assert_close(losses[done - 1 : end - 1], window[-(end - done) :])
 
 
 def test_texts_of_all_lengths_together_are_as_alone_whatever_the_budget():
     built, batch = model("llama"), rows((4, 7, 3, 13))
-    found = token_losses(built, batch, budget=1)
-    assert_close(found, token_losses(built, batch))
-    for row, length, each in zip(batch.ids, (4, 7, 3, 13), found, strict=True):
-        assert_close(each, by_hand(built, row[:length]))
-    assert loss(built, batch) == pytest.approx(float(torch.cat(found).mean()))
+    losses = token_losses(built, batch, budget=1)
+    assert_close(losses, token_losses(built, batch))
+    for row, length, part in zip(batch.ids, (4, 7, 3, 13), losses, strict=True):
+        assert_close(part, by_hand(built, row[:length]))
+    assert loss(built, batch) == pytest.approx(float(torch.cat(losses).mean()))
 
 
 def test_the_default_model_foretells_english_better_than_its_words_in_another_order():
     built, text = load("default"), "The old lady shook her head, and said that she had never seen the man before. "
-    (found,) = token_losses(built, text)
-    assert_close(found, by_hand(built, built.to_tokens(text)))  # the prefix predicts the first token
+    (losses,) = token_losses(built, text)
+    assert_close(losses, by_hand(built, built.to_tokens(text)))  # the prefix predicts the first token
     assert loss(built, text) < loss(built, " ".join(text.split()[::-1]))
     long = text * 20
     (windowed,) = token_losses(built, long)
@@ -59,14 +59,14 @@ def test_the_default_model_foretells_english_better_than_its_words_in_another_or
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
 def test_the_metric_is_the_loss_of_the_clean_prompts_tokens_in_every_run(direction):
     built, pairs = model("gpt2"), ragged_pairs()
-    found = sweep(built, pairs, next_token_loss(), direction=direction)
+    cells = sweep(built, pairs, next_token_loss(), direction=direction)
     plain = sweep_by_forward(built, pairs, next_token_loss(), direction=direction)
-    assert_close(found.values, plain.values, rtol=1e-10, atol=1e-10)
-    assert found.effects().abs().max() > 1e-6
-    for at, length in enumerate(pairs.clean.lengths.tolist()):
-        clean, corrupt = (batch.ids[at, :length] for batch in (pairs.clean, pairs.corrupt))
-        assert_close(found.clean["loss"][at], by_hand(built, clean).mean())
-        assert_close(found.corrupt["loss"][at], by_hand(built, corrupt, clean).mean())
+    assert_close(cells.values, plain.values, rtol=1e-10, atol=1e-10)
+    assert cells.effects().abs().max() > 1e-6
+    for prompt, length in enumerate(pairs.clean.lengths.tolist()):
+        clean, corrupt = (batch.ids[prompt, :length] for batch in (pairs.clean, pairs.corrupt))
+        assert_close(cells.clean["loss"][prompt], by_hand(built, clean).mean())
+        assert_close(cells.corrupt["loss"][prompt], by_hand(built, corrupt, clean).mean())
 
 
 def test_sound_models_pass() -> None:

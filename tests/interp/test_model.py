@@ -21,9 +21,9 @@ def whole() -> Whole:
     return Whole(model("gpt2"))
 
 
-def same(one: Run, other: Run) -> None:
-    assert [*one.activations] == [*other.activations]
-    assert all(torch.equal(one[site], other[site]) for site in one.activations)
+def assert_same(first: Run, second: Run) -> None:
+    assert [*first.activations] == [*second.activations]
+    assert all(torch.equal(first[site], second[site]) for site in first.activations)
 
 
 def test_it_runs_as_what_it_is(whole):
@@ -32,29 +32,29 @@ def test_it_runs_as_what_it_is(whole):
     assert not isinstance(nn.Linear(2, 3), Model)
     assert untrained(whole, 1).dtype == torch.float64
     assert [*sites(whole)] == [*sites(whole.inner)]
-    other = run(whole, token_ids(2, 5, seed=1), z)[z]
+    value = run(whole, token_ids(2, 5, seed=1), z)[z]
     for settings in (
         {"capture": "*"},
         {"capture": "logits", "edit": {z: zero(head=1, position=2)}},
-        {"capture": "logits", "edit": {z: patch(other)}},
+        {"capture": "logits", "edit": {z: patch(value)}},
         {"until": "decoder.*.attn.pattern"},
     ):
-        same(*(run(each, ids, **settings) for each in (whole, whole.inner)))
+        assert_same(*(run(each, ids, **settings) for each in (whole, whole.inner)))
     assert "no site 'decoder.7.mlp_out'" in refusal(run, whole, ids, capture="decoder.7.mlp_out")
 
 
 @pytest.mark.parametrize("by", [("layer", "head"), ("layer", "head", "position")])
 def test_a_sweep_goes_one_forward_a_cell(whole, by):
-    found, engine = (sweep(each, ragged_pairs(), logit_difference(), "z", by) for each in (whole, whole.inner))
-    torch.testing.assert_close(found.effects(), engine.effects(), equal_nan=True)
+    result, engine = (sweep(each, ragged_pairs(), logit_difference(), "z", by) for each in (whole, whole.inner))
+    torch.testing.assert_close(result.effects(), engine.effects(), equal_nan=True)
 
 
 def test_knock_outs_go_one_forward_a_claim(whole):
     read = Read(torch.tensor([3]), lambda logits: logits[..., 0].sum(-1))
     claims, ids = [Claim(0, torch.tensor([3]), torch.arange(5) == torch.tensor([[1]]), read)], token_ids(1, 5)
-    found = knock_out(whole, ids, claims)
-    assert torch.equal(found, knock_out_by_forward(whole.inner, ids, claims))
-    torch.testing.assert_close(found, knock_out(whole.inner, ids, claims))
+    result = knock_out(whole, ids, claims)
+    assert torch.equal(result, knock_out_by_forward(whole.inner, ids, claims))
+    torch.testing.assert_close(result, knock_out(whole.inner, ids, claims))
 
 
 def test_what_needs_parts_says_so_in_one_line(whole):
@@ -83,7 +83,7 @@ def test_it_has_what_a_whole_pass_has(name, site, grad):
     built, ids = model(name), token_ids(2, 5)
     pattern = f"{next(iter(built.config.stacks))}.*.{site}"
     out, whole = run(built, ids, until=pattern, grad=grad), run(built, ids, capture=pattern, grad=grad)
-    same(out, whole)
+    assert_same(out, whole)
     assert all(value.requires_grad == grad for value in out.activations.values())
     with pytest.raises(InputError, match=r"this pass ended with '.*\.\*\..*'"):
         _ = out.logits
@@ -92,16 +92,16 @@ def test_it_has_what_a_whole_pass_has(name, site, grad):
 @pytest.mark.parametrize("name", TWO_STACKS)
 def test_an_encoders_site_ends_it_before_the_decoder(name):
     built = two_stacks(name)
-    given = {"tokens": token_ids(2, 5, d_vocab=19), "target": token_ids(2, 4)}
+    texts = {"tokens": token_ids(2, 5, d_vocab=19), "target": token_ids(2, 4)}
     names: list[str] = []
     for part, module in built.named_modules():
         module.register_forward_hook(lambda *_, part=part: names.append(part))
-    for wanted in ("encoder.*.attn.pattern", "decoder.*.cross_attn.pattern", "*.pattern"):
+    for pattern in ("encoder.*.attn.pattern", "decoder.*.cross_attn.pattern", "*.pattern"):
         names.clear()
-        out = run(built, until=wanted, **given)
-        assert any(each.startswith("stacks.decoder") for each in names) == (not wanted.startswith("encoder"))
+        out = run(built, until=pattern, **texts)
+        assert any(each.startswith("stacks.decoder") for each in names) == (not pattern.startswith("encoder"))
         assert "output" not in names
-        same(out, run(built, capture=wanted, **given))
+        assert_same(out, run(built, capture=pattern, **texts))
 
 
 def test_what_comes_after_it_is_refused():

@@ -36,21 +36,21 @@ def test_a_product_is_torchs(batch, bias, layout, used):
     if layout == "a part":
         weight = torch.cat([weight, weight])[3:10]
     with torch.no_grad():
-        found = linear(x, weight, b)
-    torch.testing.assert_close(found, plain(x.double(), weight.double(), None if b is None else b.double()).float())
+        result = linear(x, weight, b)
+    torch.testing.assert_close(result, plain(x.double(), weight.double(), None if b is None else b.double()).float())
     assert len(used) == (x.numel() >= 16 * 13 and products._exists())
 
 
-@pytest.mark.parametrize("asked", [(True, True, True), (True, False, False), (False, True, False)])
+@pytest.mark.parametrize("flags", [(True, True, True), (True, False, False), (False, True, False)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_gradients_are_torchs_and_can_be_differentiated_again(asked, bias, used):
+def test_gradients_are_torchs_and_can_be_differentiated_again(flags, bias, used):
     def gradients(product, dtype: torch.dtype) -> list[torch.Tensor]:
-        given = [None if part is None else part.to(dtype) for part in parts(4, 9, bias=bias)]
-        choices = zip(given, asked, strict=True)
-        wanted = [part.requires_grad_() for part, is_asked in choices if is_asked and part is not None]
-        first = torch.autograd.grad(product(*given).pow(3).sum(), wanted, create_graph=True)
+        inputs = [None if part is None else part.to(dtype) for part in parts(4, 9, bias=bias)]
+        choices = zip(inputs, flags, strict=True)
+        leaves = [part.requires_grad_() for part, is_asked in choices if is_asked and part is not None]
+        first = torch.autograd.grad(product(*inputs).pow(3).sum(), leaves, create_graph=True)
         squares = torch.stack([each.square().sum() for each in first])
-        again = torch.autograd.grad(squares.sum(), wanted)
+        again = torch.autograd.grad(squares.sum(), leaves)
         return [each.detach().double() for each in (*first, *again)]
 
     for ours, torchs in zip(gradients(linear, torch.float32), gradients(plain, torch.float64), strict=True):
@@ -73,22 +73,22 @@ def test_other_numbers_weights_and_modes_are_torchs_own(used):
 def test_no_gradient_of_a_weight_is_made_that_nobody_asks_for(used):
     x, weight, _ = parts(4, 9)
     x.requires_grad_(), weight.requires_grad_()
-    said = linear(x, weight).sum()
+    total = linear(x, weight).sum()
     forwards = len(used)
-    (alone,) = torch.autograd.grad(said, [x], retain_graph=True)
+    (alone,) = torch.autograd.grad(total, [x], retain_graph=True)
     assert len(used) - forwards <= 1
-    both = torch.autograd.grad(said, [x, weight])
-    torch.testing.assert_close(both[0], alone)
-    torch.testing.assert_close(both[1], torch.autograd.grad(plain(x, weight).sum(), [weight])[0])
+    gradients = torch.autograd.grad(total, [x, weight])
+    torch.testing.assert_close(gradients[0], alone)
+    torch.testing.assert_close(gradients[1], torch.autograd.grad(plain(x, weight).sum(), [weight])[0])
 
 
 @pytest.mark.parametrize(("then", "grad"), [*zip(products.ACTIVATIONS, (True, False) * 2, strict=True)])
 def test_an_activation_behind_a_product_is_the_same_within_its_kernel(then, grad, used):
     x, weight, b = parts(40)
     with torch.set_grad_enabled(grad):
-        found = linear(x, weight.requires_grad_(grad), b, then)
+        result = linear(x, weight.requires_grad_(grad), b, then)
     expected = products.ACTIVATIONS[then](plain(x.double(), weight.double(), b.double()))
-    torch.testing.assert_close(found.detach(), expected.detach().float())
+    torch.testing.assert_close(result.detach(), expected.detach().float())
     torch.testing.assert_close(linear(x[:2], weight, b, then), products.ACTIVATIONS[then](plain(x[:2], weight, b)))
-    assert found.requires_grad == grad
+    assert result.requires_grad == grad
     assert len(used) == products._exists()

@@ -53,8 +53,8 @@ def built() -> Transformer:
 
 def batches(layout: str) -> tuple[TokenBatch, TokenBatch]:
     *lengths, side = LAYOUTS[layout]
-    drawn = (rows(each, d_vocab=size, seed=3) for each, size in zip(lengths, (19, 29), strict=True))
-    return tuple(TokenBatch.from_rows(batch.id_lists(), side=side) for batch in drawn)
+    texts = (rows(each, d_vocab=size, seed=3) for each, size in zip(lengths, (19, 29), strict=True))
+    return tuple(TokenBatch.from_rows(batch.id_lists(), side=side) for batch in texts)
 
 
 def reads(axis: str, site: str) -> int:
@@ -65,18 +65,18 @@ def reads(axis: str, site: str) -> int:
 
 # counting from a text's end works with padding on either side
 ENDS = {"negative", "open slice", "negative slice", "array"}
-CASES = [case for at, case in enumerate(product(SELECTORS, LAYOUTS)) if case[0] in ENDS or at % 3 == at // 3 % 3]
+CASES = [case for i, case in enumerate(product(SELECTORS, LAYOUTS)) if case[0] in ENDS or i % 3 == i // 3 % 3]
 
 
 @pytest.mark.parametrize(("kind", "layout"), CASES)
 def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
     """At every site, exactly the crossed entries of each text's own positions, whatever the padding."""
-    texts, (along, across) = batches(layout), SELECTORS[kind]
+    texts, (textual, across) = batches(layout), SELECTORS[kind]
     plain = run(built(), texts[0], "*", target=texts[1])
     for name, site in sites(built()).items():
-        other = next(axis for axis in site.axes if axis not in TEXTUAL)
-        where = {axis: along for axis in site.axes if axis in TEXTUAL} | {other: across}
-        found = run(built(), texts[0], name, {name: set_to(77.0, **where)}, target=texts[1])[name]
+        rest = next(axis for axis in site.axes if axis not in TEXTUAL)
+        where = {axis: textual for axis in site.axes if axis in TEXTUAL} | {rest: across}
+        result = run(built(), texts[0], name, {name: set_to(77.0, **where)}, target=texts[1])[name]
         for text in range(3):
             real, picked = [], []
             for axis, size in zip(site.axes, plain[name].shape[1:], strict=True):
@@ -88,11 +88,11 @@ def test_what_is_selected_is_what_python_selects_of_each_text(kind, layout):
                 picked.append(np.atleast_1d(real[-1][index if isinstance(index, slice) else np.array(index)]))
             expected = np.zeros(plain[name].shape[1:], dtype=bool)
             expected[np.ix_(*picked)] = True
-            before, after = (value[text][np.ix_(*real)] for value in (plain[name], found))
+            before, after = (value[text][np.ix_(*real)] for value in (plain[name], result))
             chosen = torch.from_numpy(expected[np.ix_(*real)])
             hidden = before.isneginf() if name.endswith("scores") else before == 0
-            seen = ~hidden if name.endswith(("scores", "pattern")) else True
-            assert torch.equal(after == 77, chosen & seen), (name, text)
+            visible = ~hidden if name.endswith(("scores", "pattern")) else True
+            assert torch.equal(after == 77, chosen & visible), (name, text)
             assert torch.allclose(after[~chosen], before[~chosen], rtol=1e-9, atol=1e-9), (name, text)
 
 
@@ -134,8 +134,8 @@ def test_an_array_gives_each_text_its_own_and_is_refused_where_it_does_not():
     for index in (torch.tensor([1, 2]), np.array([0, 1, 2, 3]), torch.zeros(1, 3, dtype=torch.long)):
         message = refusal(run, built, batch, edit={site: zero(position=index)})
         assert "a list, or one position for each of 3 prompts; got shape" in message
-    one = run(built, torch.tensor([[1, 2, 3]]), site, {site: zero(position=np.array([1]))})[site]
-    assert (one == 0).all(-1).tolist() == [[False, True, False]]
+    single = run(built, torch.tensor([[1, 2, 3]]), site, {site: zero(position=np.array([1]))})[site]
+    assert (single == 0).all(-1).tolist() == [[False, True, False]]
 
 
 def test_lenses_and_metrics_read_each_texts_own_positions():

@@ -80,10 +80,10 @@ def spans_of(words: list[str], text: str) -> list[Span]:
 def test_words_find_their_pieces(name, tokenizer):
     pieces = tokenizer.pieces(TEXT)
     owners = align(pieces.spans, spans_of(WORDS, TEXT), TEXT)
-    found = [[] for _ in (*WORDS, "spaces")]
+    by_word = [[] for _ in (*WORDS, "spaces")]
     for id, owner in zip(pieces.ids, owners, strict=True):
-        found[len(WORDS) if owner == NO_WORD else owner].append(tokenizer.backend.id_to_token(id))
-    assert found == [*(each.split() for each in PIECES[name].split("|")), SPACES[name]]
+        by_word[len(WORDS) if owner == NO_WORD else owner].append(tokenizer.backend.id_to_token(id))
+    assert by_word == [*(each.split() for each in PIECES[name].split("|")), SPACES[name]]
 
 
 @EVERY
@@ -99,13 +99,13 @@ def test_words_find_their_pieces(name, tokenizer):
 )
 def test_a_token_lies_in_its_word_and_no_visible_character_is_lost(name, tokenizer, text):
     word_spans, pieces = spans_of(text.split(), text), tokenizer.pieces(text)
-    visible, covered = {at for at, sign in enumerate(text) if not sign.isspace()}, set()
+    visible, covered = {index for index, sign in enumerate(text) if not sign.isspace()}, set()
     for owner, span in zip(align(pieces.spans, word_spans, text), pieces.spans, strict=True):
         part = visible & {*range(*span)}
         assert (owner == NO_WORD) == (not part)
         assert not part or part <= {*range(*word_spans[owner])}
         covered |= part
-    assert {text[at] for at in visible - covered} <= {"\u200d", "\ufe0f"}  # BERT drops invisible characters
+    assert {text[index] for index in visible - covered} <= {"\u200d", "\ufe0f"}  # BERT drops invisible characters
     if name != "minilm":
         assert tokenizer.decode(torch.tensor(tokenizer.encode(text))) == text
 
@@ -224,8 +224,8 @@ def test_a_target_is_read_with_the_target_tokenizer(tmp_path):
 
 
 def test_one_tokenizer_serves_one_vocabulary(tmp_path):
-    one, two = (load(model_with(tmp_path / name, shape, words(29))) for name, shape in (("one", TWO), ("two", APART)))
-    assert one.target_tokenizer is one.tokenizer
-    save(one, tmp_path / "again")
+    joint, two = (load(model_with(tmp_path / name, shape, words(29))) for name, shape in (("one", TWO), ("two", APART)))
+    assert joint.target_tokenizer is joint.tokenizer
+    save(joint, tmp_path / "again")
     assert not (tmp_path / "again" / "target_tokenizer.json").exists()
     assert "no tokenizer for its decoder" in refusal(run, two, "w28", target="w27")

@@ -48,7 +48,7 @@ def final_of(built: Transformer) -> str:
 
 
 # up to rounding in float64; RMSNorm partly rounds to float32
-same = partial(assert_close, atol=1e-10, rtol=1e-9)
+check = partial(assert_close, atol=1e-10, rtol=1e-9)
 
 
 def test_rotation_turns_pairs_by_their_position():
@@ -68,13 +68,13 @@ def test_sinusoids_are_those_of_the_paper():
 @pytest.mark.parametrize("name", ALL)
 def test_sites_are_exactly_what_a_run_passes_in_order(name):
     built = build(name)
-    out, known = ask(built), sites(built)
-    assert list(out.activations) == list(known)
+    out, specs = ask(built), sites(built)
+    assert list(out.activations) == list(specs)
     for site, value in out.activations.items():
         length = 7 if site.startswith("encoder") or name not in TWO else 5
         keys = 7 if "cross_attn" in site else length
         lengths = {"position": keys if site.endswith((".k", ".v", "rot_k")) else length, "query": length, "key": keys}
-        sizes = (size or lengths[axis] for axis, size in zip(known[site].axes, known[site].sizes, strict=True))
+        sizes = (size or lengths[axis] for axis, size in zip(specs[site].axes, specs[site].sizes, strict=True))
         assert value.shape == (3, *sizes), site
 
 
@@ -86,21 +86,21 @@ def test_every_stream_adds_up_from_its_parts(name, padding):
     for stack, config in built.config.stacks.items():
         module, residual = built.stack(stack), out[f"{stack}.embed"]
         for layer, block in enumerate(module.blocks):
-            at = f"{stack}.{layer}."
-            same(out[f"{at}resid_pre"], residual)
+            prefix = f"{stack}.{layer}."
+            check(out[f"{prefix}resid_pre"], residual)
             parts = [("attn_out", "resid_mid", block.norm_attn)]
             parts += [("cross_attn_out", "resid_cross", block.norm_cross)] if config.cross_attention else []
             parts += [("mlp_out", "resid_post", block.norm_mlp)] if block.mlp is not None else []
             for part, after, norm in parts:
-                residual = residual + out[at + part]
+                residual = residual + out[prefix + part]
                 residual = norm(residual) if config.wiring == "post" else residual
-                same(out[at + after], residual)
-            same(out[f"{at}resid_post"], residual)
-        same(out[f"{stack}.resid_final"], module.norm(residual))
+                check(out[prefix + after], residual)
+            check(out[f"{prefix}resid_post"], residual)
+        check(out[f"{stack}.resid_final"], module.norm(residual))
     if built.output is not None:
         logits = out[final_of(built)] * built.config.output_scale @ built.output.weight.T
         cap = built.config.logit_cap
-        same(out.logits, logits if cap is None else cap * (logits / cap).tanh())
+        check(out.logits, logits if cap is None else cap * (logits / cap).tanh())
         assert torch.equal(out.logits, out["logits"])
 
 
@@ -108,12 +108,12 @@ def attentions(built: Transformer, out: Run) -> Iterator[tuple]:
     """Every attention, the prefix of its sites, and the streams of its queries and keys."""
     for stack in built.config.stacks:
         for layer, block in enumerate(built.stack(stack).blocks):
-            at = f"{stack}.{layer}."
-            x = block.attention.read(out[f"{at}resid_pre"])
-            yield block.attention, f"{at}attn", x, x
+            prefix = f"{stack}.{layer}."
+            x = block.attention.read(out[f"{prefix}resid_pre"])
+            yield block.attention, f"{prefix}attn", x, x
             if block.cross_attn is not None:
-                x = block.cross.read(out[f"{at}resid_mid"])
-                yield block.cross, f"{at}cross_attn", x, out["encoder.resid_final"]
+                x = block.cross.read(out[f"{prefix}resid_mid"])
+                yield block.cross, f"{prefix}cross_attn", x, out["encoder.resid_final"]
 
 
 @EVERYWHERE
@@ -121,17 +121,17 @@ def attentions(built: Transformer, out: Run) -> Iterator[tuple]:
 def test_attention_adds_up_from_its_heads(name, padding):
     built = build(name)
     out = ask(built, padding)
-    for sublayer, at, x, keys in attentions(built, out):
+    for sublayer, prefix, x, keys in attentions(built, out):
         attn, config = sublayer.layer, sublayer.layer.config
-        site = {part: out[f"{at}.{part}"] for part in ("q", "k", "v", "scores", "pattern", "z")}
+        site = {part: out[f"{prefix}.{part}"] for part in ("q", "k", "v", "scores", "pattern", "z")}
         for part, read in (("q", x), ("k", keys), ("v", keys)):
-            made = einsum(read, getattr(attn, f"W_{part.upper()}"), "b p d, head d d_head -> b p head d_head")
-            same(site[part], made + getattr(attn, f"b_{part.upper()}") if config.attention_bias else made)
-        same(site["scores"].softmax(-1), site["pattern"])
+            expected = einsum(read, getattr(attn, f"W_{part.upper()}"), "b p d, head d d_head -> b p head d_head")
+            check(site[part], expected + getattr(attn, f"b_{part.upper()}") if config.attention_bias else expected)
+        check(site["scores"].softmax(-1), site["pattern"])
         values = site["v"].repeat_interleave(config.n_heads // config.kv_heads, -2)
-        same(site["z"], einsum(site["pattern"], values, "b head query key, b key head d -> b query head d"))
+        check(site["z"], einsum(site["pattern"], values, "b head query key, b key head d -> b query head d"))
         results = einsum(site["z"], attn.W_O, "b p head d_head, head d_head d -> b p d")
-        same(out[f"{at}_out"], sublayer.write(results if attn.out.bias is None else results + attn.out.bias))
+        check(out[f"{prefix}_out"], sublayer.write(results if attn.out.bias is None else results + attn.out.bias))
 
 
 @EVERYWHERE
@@ -139,7 +139,7 @@ def test_attention_adds_up_from_its_heads(name, padding):
 def test_fused_attention_equals_the_explicit_pattern(name, padding):
     built, final = build(name), final_of(build(name))
     fused, explicit = (ask(built, padding, capture)[final] for capture in (final, [final, "*.pattern"]))
-    same(fused, explicit)
+    check(fused, explicit)
     assert bool(fused.isfinite().all())
 
 
@@ -161,13 +161,13 @@ def test_a_text_among_others_is_what_it_is_alone(name, source_side, target_side)
         alone = run(built, capture=capture, **{text: torch.tensor([rows[row]]) for text, (rows, _) in texts.items()})
         masks = [batch.mask[row] for batch in batches.values()]
         for site, expected in alone.activations.items():
-            value, own = together[site][row], masks[0 if site.startswith("encoder") else -1]
+            value, mask = together[site][row], masks[0 if site.startswith("encoder") else -1]
             if site.endswith("pattern"):
-                keys = masks[0] if "cross_attn" in site else own
-                assert not value[:, own][:, :, ~keys].any()
-                same(value[:, own][:, :, keys], expected[0])
+                keys = masks[0] if "cross_attn" in site else mask
+                assert not value[:, mask][:, :, ~keys].any()
+                check(value[:, mask][:, :, keys], expected[0])
             else:
-                same(value[own], expected[0])
+                check(value[mask], expected[0])
 
 
 @EVERYWHERE
@@ -177,8 +177,8 @@ def test_a_later_token_is_seen_by_encoders_only(name):
     source, target = (torch.cat([text, torch.where(torch.arange(7) == 5, (text + 1) % 19, text)]) for text in texts)
 
     def changed(source: Tensor, target: Tensor) -> list[bool]:
-        one, other = run(built, source, final, target=target if two else None)[final]
-        return (~torch.isclose(one, other, atol=1e-9).all(-1)).tolist()
+        first, second = run(built, source, final, target=target if two else None)[final]
+        return (~torch.isclose(first, second, atol=1e-9).all(-1)).tolist()
 
     later = [False] * 5 + [True] * 2
     assert changed(source, target[:1]) == (later if built.last.config.causal and not two else [True] * 7)
@@ -210,7 +210,7 @@ def test_cells_on_a_leading_axis_equal_separate_runs(place, name, padding):
     edit = {place: lambda value: torch.stack([value * factor for factor in factors])}
     together = ask(built, padding, final, edit)[final]
     for cell, factor in zip(together, factors, strict=True):
-        same(cell, ask(built, padding, final, {place: scale(factor)})[final])
+        check(cell, ask(built, padding, final, {place: scale(factor)})[final])
     assert not torch.allclose(together[0], together[1])
 
 
@@ -221,7 +221,7 @@ def test_patching_a_run_with_itself_changes_not_one_bit(name, padding):
     clean = ask(built, padding)
     for site in [site for site in PLACES if site in SITES[name]]:
         again = ask(built, padding, "*", {site: patch(clean[site])})
-        assert all(torch.equal(again[other], clean[other]) for other in clean.activations), site
+        assert all(torch.equal(again[key], clean[key]) for key in clean.activations), site
 
 
 # --- users' mistakes

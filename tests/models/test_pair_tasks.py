@@ -19,7 +19,7 @@ def many() -> list[Pair]:
     return list(dates(MANY))
 
 
-def told(pair: Pair) -> dict[str, tuple[str, str]]:
+def parts_of(pair: Pair) -> dict[str, tuple[str, str]]:
     return {part.name: (pair.source[slice(*part.source)], pair.target[slice(*part.target)]) for part in pair.parts}
 
 
@@ -32,9 +32,9 @@ def test_a_pair_is_the_same_whenever_it_is_asked_for(many):
 def test_every_target_is_a_day_and_each_part_of_the_source_tells_its_part_of_it(many):
     for pair in many:
         assert date.fromisoformat(pair.target).isoformat() == pair.target
-        covered = [at for part in pair.parts for at in range(*part.target)]
-        assert covered == [at for at, sign in enumerate(pair.target) if sign != "-"]
-        parts = told(pair)
+        covered = [index for part in pair.parts for index in range(*part.target)]
+        assert covered == [index for index, sign in enumerate(pair.target) if sign != "-"]
+        parts = parts_of(pair)
         assert parts["year"][0] == parts["year"][1]
         name, number = parts["month"]
         assert datetime.strptime(name[:3], "%b").month == int(number)
@@ -45,19 +45,19 @@ def test_every_target_is_a_day_and_each_part_of_the_source_tells_its_part_of_it(
 
 
 def test_the_weekday_is_that_of_the_day(many):
-    found = 0
+    count = 0
     for pair in many:
         for name in re.findall(r"\b(\w{3})(?:\w*day)?\b", pair.source):
             if name in {each[:3] for each in WEEKDAYS} and not re.search(rf"{name}\w*", "March"):
                 assert WEEKDAYS[date.fromisoformat(pair.target).weekday()].startswith(name)
-                found += 1
-    assert found > MANY // 3
+                count += 1
+    assert count > MANY // 3
 
 
 @pytest.mark.parametrize(("field", "expected"), [("{day_th} of", ENDINGS), ("{day_word}", WORDS)])
 def test_days_have_their_endings_and_are_spelt(field, expected):
     format = next(format for format in FORMATS if field in format)
-    assert {day: told(written(date(2024, 1, day), format))["day"][0] for day in expected} == expected
+    assert {day: parts_of(written(date(2024, 1, day), format))["day"][0] for day in expected} == expected
 
 
 def test_a_reversal_is_aligned_letter_by_letter():
@@ -65,7 +65,7 @@ def test_a_reversal_is_aligned_letter_by_letter():
     for pair in islice(reversals(None, 7), 200):
         assert pair.target == pair.source[::-1]
         lengths.add(len(pair.source))
-        assert [part.target for part in pair.parts] == [(at, at + 1) for at in range(len(pair.target))]
+        assert [part.target for part in pair.parts] == [(index, index + 1) for index in range(len(pair.target))]
         assert [pair.source[slice(*part.source)] for part in pair.parts] == list(pair.target)
         assert sorted(part.source for part in pair.parts) == [part.target for part in pair.parts]
     assert lengths == set(range(3, 11))

@@ -30,8 +30,8 @@ def rounded(quantized: Transformer) -> dict[str, Int8]:
     return {name: module for name, module in quantized.named_modules() if isinstance(module, Int8)}
 
 
-def distance(one: torch.Tensor, other: torch.Tensor) -> float:
-    return float((one - other).float().norm() / other.float().norm())
+def distance(value: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((value - reference).float().norm() / reference.float().norm())
 
 
 @torchao
@@ -86,8 +86,8 @@ def test_a_sweep_and_gradients_go_through_rounded_weights(directory):
     (gradient,) = torch.autograd.grad(run_again.logits[:, -1, 3].sum(), z)
     assert gradient.abs().sum() > 0
     pairs = Pairs(clean, corrupt, token_ids(2), token_ids(2, seed=1))
-    found, expected = (each(quantized, pairs, logit_difference(), "z") for each in (sweep, sweep_by_forward))
-    assert_close(found.values, expected.values, atol=1e-4, rtol=1e-4)
+    result, expected = (each(quantized, pairs, logit_difference(), "z") for each in (sweep, sweep_by_forward))
+    assert_close(result.values, expected.values, atol=1e-4, rtol=1e-4)
 
 
 @torchao

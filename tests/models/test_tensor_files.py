@@ -26,19 +26,19 @@ def test_a_tensor_fills_places_of_any_strides(shape, kind, to, block, tmp_path, 
     monkeypatch.setattr(stored, "BLOCK", block)
     value, before = random(*shape, dtype=DTYPES[kind]), random(3)
     save_file({"before": before, "value": value, "after": before.clone()}, tmp_path / "x.safetensors")
-    found = read_header(tmp_path / "x.safetensors")["value"]
-    assert (found.kind, found.shape) == (kind, shape)
+    entry = read_header(tmp_path / "x.safetensors")["value"]
+    assert (entry.kind, entry.shape) == (kind, shape)
     backwards = tuple(reversed(range(len(shape))))
     plain, turned = torch.empty(shape, dtype=to), torch.empty(shape[::-1], dtype=to).permute(backwards)
     wide = torch.full((*shape, 2), 9.0, dtype=to)
     for place in (plain, turned, wide[..., 0]):
-        found.fill(place)
+        entry.fill(place)
         assert torch.equal(place, value.to(to))
-        assert found.equals(place)
+        assert entry.equals(place)
     assert (wide[..., 1] == 9).all()
     if value.numel():
         plain.flatten()[-1] += 1
-        assert not found.equals(plain)
+        assert not entry.equals(plain)
 
 
 def test_a_place_may_have_its_axes_split(tmp_path):
@@ -59,13 +59,13 @@ def test_a_file_that_becomes_shorter_is_noticed(tmp_path):
 
 def test_what_is_written_is_what_safetensors_reads(tmp_path):
     values = {"turned": random(5, 3).T, "half": random(7, dtype=torch.bfloat16), "none": random(0, 5)}
-    wanted = {name: (value, tuple(value.shape)) for name, value in values.items()} | {
+    expected = {name: (value, tuple(value.shape)) for name, value in values.items()} | {
         "split": (random(2, 3, 5), (6, 5))
     }
-    write(tmp_path / "x.safetensors", wanted)
+    write(tmp_path / "x.safetensors", expected)
     read = load_file(tmp_path / "x.safetensors")
-    assert read.keys() == wanted.keys()
-    for name, (value, shape) in wanted.items():
+    assert read.keys() == expected.keys()
+    for name, (value, shape) in expected.items():
         assert read[name].dtype == value.dtype
         assert torch.equal(read[name], value.reshape(shape))
 

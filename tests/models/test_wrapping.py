@@ -220,9 +220,9 @@ def test_a_tied_module_may_name_its_output_layer_or_not():
     module.head.weight = module.tok.weight
     tied = TransformerConfig(decoder=CONFIG.decoder, output="tied")
     for names in (NAMES, {ours: theirs for ours, theirs in NAMES.items() if ours != "output"}):
-        given = module if "output" in names else dict(module.named_parameters())
+        source = module if "output" in names else dict(module.named_parameters())
         with torch.no_grad():
-            assert_close(run(wrap(given, config=tied, names=names), IDS).logits, module(IDS), atol=1e-4, rtol=1e-5)
+            assert_close(run(wrap(source, config=tied, names=names), IDS).logits, module(IDS), atol=1e-4, rtol=1e-5)
 
 
 def test_matrices_that_lie_otherwise():
@@ -243,13 +243,13 @@ def test_matrices_that_lie_otherwise():
 
 
 def test_weights_under_our_own_names():
-    made = Transformer(CONFIG)
-    randomise(made)
-    wrapped, other = wrap(made.state_dict(), config=CONFIG), Transformer(CONFIG)
+    built = Transformer(CONFIG)
+    randomise(built)
+    wrapped, copy = wrap(built.state_dict(), config=CONFIG), Transformer(CONFIG)
     assert wrapped.shares.copied == 0
-    copy_weights(other, made.state_dict())
-    for model in (wrapped, other):
-        assert torch.equal(run(model, IDS).logits, run(made, IDS).logits)
+    copy_weights(copy, built.state_dict())
+    for model in (wrapped, copy):
+        assert torch.equal(run(model, IDS).logits, run(built, IDS).logits)
 
 
 def test_weights_that_do_not_fit_are_named_and_nothing_is_copied():
@@ -287,7 +287,7 @@ MIXED_UP[f"{BLOCK}.mlp.gate"] = "layers.*.fc"
 
 
 @pytest.mark.parametrize(
-    ("given", "settings", "expected"),
+    ("make", "settings", "expected"),
     [
         (lambda: "gpt2", {}, "models.load opens a directory or a name"),
         (lambda: Transformer(CONFIG), {}, "one of ours already"),
@@ -322,7 +322,7 @@ MIXED_UP[f"{BLOCK}.mlp.gate"] = "layers.*.fc"
         (unequal, {"config": UNEQUAL}, "these tensors: the config says that lm_head.weight and wte.weight are one, "),
     ],
 )
-def test_what_cannot_be_wrapped(given, settings, expected):
-    message = refusal(wrap, given(), **settings)
+def test_what_cannot_be_wrapped(make, settings, expected):
+    message = refusal(wrap, make(), **settings)
     assert expected in message
     assert "config.json" not in message  # there is none

@@ -17,12 +17,12 @@ def cells(path: Path) -> list[dict]:
 
 def private_imports(code: str) -> list[str]:
     """Imported names that begin with an underscore, or come from a module whose name does."""
-    found = []
+    private = []
     for node in ast.walk(ast.parse(code)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [each.name for each in node.names] + [getattr(node, "module", None) or ""]
-            found += [name for name in names if any(part.startswith("_") for part in name.split("."))]
-    return found
+            private += [name for name in names if any(part.startswith("_") for part in name.split("."))]
+    return private
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -36,7 +36,7 @@ def test_cells_are_short_without_magic_and_import_nothing_private_and_were_run_i
         assert cell["execution_count"] == number, where
         assert not [out for out in cell["outputs"] if out["output_type"] == "error"], where
     # a table or a view of attention (HTML), and a figure; small enough to commit
-    shown = [{*out.get("data", {})} for cell in cells(path) for out in cell["outputs"]]
-    assert any("text/html" in each for each in shown)
-    assert any({"image/png", "image/svg+xml"} & each for each in shown)
+    outputs = [{*out.get("data", {})} for cell in cells(path) for out in cell["outputs"]]
+    assert any("text/html" in each for each in outputs)
+    assert any({"image/png", "image/svg+xml"} & each for each in outputs)
     assert path.stat().st_size < 1 << 20

@@ -19,11 +19,11 @@ def test_their_circuit_has_their_counts_and_is_the_top_of_their_scores(shared_fi
     circuit, scores = read_circuit(shared_file("data", "circuits", "mib-ioi-eap-ig.json.gz"))
     graph = circuit.graph
     assert (graph.n_nodes, graph.n_edges, circuit.size) == (158, 32_491, 756)
-    kept = {}
+    sizes = {}
     for share in (0.001, 0.01):
         n = int(share * graph.n_edges)
-        kept[n] = [top(graph, scores, n, absolute=absolute).pruned().size for absolute in (False, True)]
-    assert kept == {32: [0, 21], 324: [230, 276]}
+        sizes[n] = [top(graph, scores, n, absolute=absolute).pruned().size for absolute in (False, True)]
+    assert sizes == {32: [0, 21], 324: [230, 276]}
     assert top(graph, scores, 800, absolute=True).pruned().members.equal(circuit.members)
 
 

@@ -39,7 +39,7 @@ from analyses.tasks.causal_tests import Effects
 from interp import AnnotatedText, InputError, Mention, Transformer
 from interp.patterns import Totals
 from interp.statistics import benjamini_hochberg
-from tests.analyses.headlines.hand_made_tables import at, heads_row
+from tests.analyses.headlines.hand_made_tables import head_at, heads_row
 
 HOSTILE = "<script>alert(1)</script>"
 WORDS = ["Tim", "saw", HOSTILE, "&", "Sue", ".", "He", "was", "there", "with", "her", "dog"]
@@ -47,7 +47,7 @@ WORDS = ["Tim", "saw", HOSTILE, "&", "Sue", ".", "He", "was", "there", "with", "
 
 def text(document: str) -> AnnotatedText:
     n = len(WORDS)
-    mentions = tuple(Mention(at, at + 1, at, chain) for at, chain in ((0, "t"), (4, "s"), (6, "t"), (10, "s")))
+    mentions = tuple(Mention(i, i + 1, i, chain) for i, chain in ((0, "t"), (4, "s"), (6, "t"), (10, "s")))
     heads = -1, *[0] * (n - 1)
     return AnnotatedText((*WORDS,), (True,) * n, document, ("NOUN",) * n, heads, ("dep",) * n, mentions, (0,))
 
@@ -64,7 +64,7 @@ def model() -> Transformer:
 def fake(behaviour, needs=frozenset(), *, left_out=None, refused=None, baselines=(), counts=None, error=None):
     """An analysis that reads its corpus and reports one clear head, L1.H2."""
     units = {"previous-token": "share", "distance": "tokens"}
-    cells = [at(*cell) for cell in np.ndindex(2, 3)]
+    cells = [head_at(*cell) for cell in np.ndindex(2, 3)]
 
     def rows(name: str, n: int) -> pd.DataFrame:
         more = {"corpus": name, "n": n, "documents": 40, "p": 0.01, "q": 0.01}
@@ -172,17 +172,17 @@ def experiment(title: str, left_out: Mapping[str, int] | None = None, error: str
         command="word-sense",
         caption="Read it so.",
         measure=measure,
-        sentence=lambda found: f"{title} is {found.table['found'].iloc[0]:.2f}.",
+        sentence=lambda outcome: f"{title} is {outcome.table['found'].iloc[0]:.2f}.",
         plot=plot_from(kind="intervals", series=[{"value": "found", "label": "one line"}]),
     )
 
 
 def test_a_report_is_complete(whole):
     out, facts = whole.out, whole.facts
-    written = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
-    assert written == set(facts["files"])
+    files = {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()}
+    assert files == set(facts["files"])
     tables = ("heads", "effects", "tasks", "labels", "evidence", "baselines")
-    assert {f"tables/{name}.{kind}" for name in tables for kind in ("csv", "parquet")} <= written
+    assert {f"tables/{name}.{kind}" for name in tables for kind in ("csv", "parquet")} <= files
     assert (facts["seed"], facts["command"], len(facts["model"]["fingerprint"])) == (3, HOSTILE, 64)
     assert facts["corpora"][0]["measured"] == ["position", "part-of-speech", "coreference"]
     assert facts["left_out"]["position"]["texts"] == 3
@@ -203,18 +203,18 @@ def test_a_report_is_complete(whole):
 
 
 def test_every_experiment_has_a_line_and_a_figure_or_a_reason(whole):
-    facts, page, shown = whole.facts, whole.page, whole.text
-    assert f"One {HOSTILE} is 0.50. Left out: 3 pairs that come apart. Read it so. Four Four is 0.50." in shown
+    facts, page, text = whole.facts, whole.page, whole.text
+    assert f"One {HOSTILE} is 0.50. Left out: 3 pairs that come apart. Read it so. Four Four is 0.50." in text
     reason = "Not run on this model: Two; Three: expected a causal model, got an encoder."
-    assert shown.count(reason) == shown.count("got an encoder") == 1
+    assert text.count(reason) == text.count("got an encoder") == 1
     links = [str(attrs["href"])[1:] for _, attrs in page.tags if str(attrs.get("href")).startswith("#experiment")]
     assert [*dict.fromkeys(links)] == ["experiments", "experiment-one", "experiment-four"]  # in contents, and in short
     assert set(links) <= {attrs.get("id") for _, attrs in page.tags}
     assert sum("one line" in attrs["alt"] for tag, attrs in page.tags if tag == "img") == 2
     assert {f"{kind}/{name}" for kind, name in (("tables", "one.csv"), ("figures", "four.svg"))} <= set(facts["files"])
     assert not [name for name in facts["files"] if "two" in name]
-    one = {"used": {"stories": 2}, "left_out": {"pairs that come apart": 3}, "refused": {}}
-    assert (facts["experiments"]["one"], set(facts["not_asked"])) == (one, {"two", "three"})
+    counts = {"used": {"stories": 2}, "left_out": {"pairs that come apart": 3}, "refused": {}}
+    assert (facts["experiments"]["one"], set(facts["not_asked"])) == (counts, {"two", "three"})
 
 
 def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
@@ -224,33 +224,33 @@ def test_nothing_is_fetched_and_nothing_hostile_is_markup(whole):
     assert HOSTILE in whole.page.text
     assert "<img src=x>" in whole.page.text
     assert outside_addresses(whole.page) == []
-    named = source.replace("http://www.w3.org/2000/svg", "")  # SVG's name, not an address to fetch
-    assert not re.search(r"url\(|@import|https?://", named)
+    markup = source.replace("http://www.w3.org/2000/svg", "")  # SVG's name, not an address to fetch
+    assert not re.search(r"url\(|@import|https?://", markup)
 
 
 def test_plain_text_leaves_out_what_needs_annotation_and_says_so(model, fakes, tmp_path):
     """Facts about heads are computed once per page, and sentences are read while other parts are computed."""
-    made, said = [], []
+    calls, stages = [], []
     for module, name in ((full_report, "facts_of"), (head_cards.fact_tables, "facts")):
         facts = getattr(module, name)
-        fakes.setattr(module, name, lambda *tables, facts=facts: made.append(tables) or facts(*tables))
+        fakes.setattr(module, name, lambda *tables, facts=facts: calls.append(tables) or facts(*tables))
     refused = {name: experiment(name, error="expected a tokenizer") for name in ("one", "two")}
     fakes.setattr(experiments, "EXPERIMENTS", refused)
     plain, reason = corpus("plain", frozenset()), "it needs tags, and plain has no annotation; add --corpus tales"
-    how = {"labels": False, "probes": False, "progress": lambda stage, count: said.append(stage)}
-    out, facts, _, shown = build(model, tmp_path / "out", plain, **how)
+    how = {"labels": False, "probes": False, "progress": lambda stage, count: stages.append(stage)}
+    out, facts, _, text = build(model, tmp_path / "out", plain, **how)
     assert set(pd.read_csv(out / "tables/heads.csv")["behaviour"]) == {"position"}
     assert reason in facts["not_measured"]["part-of-speech"]
     assert "coreference chains" in facts["not_measured"]["coreference"]
     assert [(each["name"], each["measured"]) for each in facts["corpora"]] == [("plain", ["position"])]
     assert (facts["on_generated_text"], facts["labels_left_out"]) == ([], None)
-    assert f"Not measured: {reason}" in shown
-    assert "was to be measured on" not in shown
-    assert shown.count("None of the articles’ experiments can run on this model: expected a tokenizer.") == 1
-    assert "heads are chosen and reported on the same text" in shown
-    assert [stage for stage in said if f"part-of-speech is left out: {reason}" in stage]
-    assert len(made) == 2  # for the first page, and for the whole
-    assert said.index("reading sentences") < said.index("what explains attention")
+    assert f"Not measured: {reason}" in text
+    assert "was to be measured on" not in text
+    assert text.count("None of the articles’ experiments can run on this model: expected a tokenizer.") == 1
+    assert "heads are chosen and reported on the same text" in text
+    assert [stage for stage in stages if f"part-of-speech is left out: {reason}" in stage]
+    assert len(calls) == 2  # for the first page, and for the whole
+    assert stages.index("reading sentences") < stages.index("what explains attention")
     with pytest.raises(InputError, match=reason):
         report.build(model, [plain], tmp_path / "none", behaviours=["part-of-speech"], labels=False, probes=False)
 
@@ -261,17 +261,17 @@ def test_all_heads_of_a_label_stand_beside_the_one_that_is_missed_most():
     shared |= {"others_effect": 0.0, "others_low": -0.5, "others_high": 0.5, "all_effect": 12.5}
     rows = [{**shared, "head": head, "effect": 0.1 * head, "rest_effect": 7.5 * head} for head in (1, 2)]
     alone = shared | {"head": 3, "label": "self", "heads": 1, "effect": 0.3, "rest_effect": np.nan}
-    (told,) = report_parts.joint_effects(pd.DataFrame([*rows, alone])).rows
-    assert "".join(getattr(part, "text", part) for cell in told for part in cell) == (
+    (row,) = report_parts.joint_effects(pd.DataFrame([*rows, alone])).rows
+    assert "".join(getattr(part, "text", part) for cell in row for part in cell) == (
         "induction2+0.200 (L1.H2)+12.500 +11.000 to +13.000+7.50020.000 −0.500 to +0.500"
     )
     assert report_parts.joint_effects(pd.DataFrame([alone])) is None
 
 
 def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
-    (found,) = collect(Reading(model, corpus()), [behaviours.OURS["position"].collector(model)])
-    assert isinstance(found, Collected)
-    heads = found.table()
+    (result,) = collect(Reading(model, corpus()), [behaviours.OURS["position"].collector(model)])
+    assert isinstance(result, Collected)
+    heads = result.table()
     lifts = heads.assign(measure="tag:NOUN->ADJ", value=3.0, gain=2.0, unit="lift")
     shares, ranked = strongest(pd.concat([heads, lifts]), ("previous-token", "tag:NOUN->ADJ"))
     assert shares.caption.startswith("Shares. ")
@@ -281,24 +281,24 @@ def test_lifts_and_shares_are_ranked_apart(model, fakes, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "sentence"),
     [
         ({"refused": "prompts differ by 0.1 ± 0.2"}, ": prompts differ by 0.1 ± 0.2."),
         ({"left_out": "this model has no output layer."}, "this model has no output layer."),
     ],
 )
-def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_path, changed, said):
+def test_what_one_behaviour_cannot_tell_is_said_on_the_page(model, fakes, tmp_path, changed, sentence):
     why = "no pronoun in the window"
     fakes.setitem(behaviours.OURS, "coreference", fake("coreference", error=InputError(why)))
     unknown = {"counts": {"tokens": 100, "unknown tokens": 40}}
     fakes.setitem(behaviours.OURS, "position", fake("position", **changed, **unknown))
     built = build(model, tmp_path / "out", behaviours=["position", "coreference"], labels=False, probes=False)
     assert "40% of the tokens of this text are unknown to the" in built.text
-    assert built.text.count(said) == 1
+    assert built.text.count(sentence) == 1
     assert built.text.count(f"Not measured: {why}.") == 2
     assert built.facts["not_measured"] == {"coreference": why}
     assert set(pd.read_csv(built.out / "tables/heads.csv")["behaviour"]) == {"position"}
-    assert built.facts["causal_test_left_out"] == ({"position": said} if "left_out" in changed else {})
+    assert built.facts["causal_test_left_out"] == ({"position": sentence} if "left_out" in changed else {})
 
 
 @pytest.mark.parametrize(
@@ -319,15 +319,15 @@ KNOWN = {measure.name: measure for behaviour in OURS.values() for measure in beh
 
 
 def findings_table(**gains: float) -> pd.DataFrame:
-    same = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "sink": "kept", "baseline": 0.4, "q": 0.01}
-    same |= {"reference_q": 0.01, "documents": 40, "fewest": 8, "readings": "kept", "behaviour": "any"}
+    base = {"stack": "decoder", "attention": "self", "layer": 0, "head": 0, "sink": "kept", "baseline": 0.4, "q": 0.01}
+    base |= {"reference_q": 0.01, "documents": 40, "fewest": 8, "readings": "kept", "behaviour": "any"}
     rows = []
     for name, gain in gains.items():
         measure = KNOWN.get(name.replace("_", ":"), Measure(name))
         reference = 0.4 if measure.reference else np.nan  # no easier than the baseline, unless a test says so
         row = {"measure": measure.name, "unit": measure.unit, "together": measure.together, "reference": reference}
         rows.append({**row, "gain": gain, "ci_low": gain - 0.02, "reference_gain": gain, "reference_low": gain - 0.02})
-    return pd.DataFrame(rows).assign(**same, corpus="texts")
+    return pd.DataFrame(rows).assign(**base, corpus="texts")
 
 
 def test_the_gain_over_the_reference_is_estimated_on_its_own_totals():
@@ -403,7 +403,7 @@ except SystemExit as end:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, stories):
+def folder(tmp_path, monkeypatch, stories):
     """A directory with faulty inputs; a refused command must leave nothing new there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
@@ -418,7 +418,7 @@ def here(tmp_path, monkeypatch, stories):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "words"),
     [
         ("coreference --model nowhere", "nowhere"),
         ("report --dtype float8", "float8"),
@@ -433,10 +433,10 @@ def here(tmp_path, monkeypatch, stories):
         ),
     ],
 )
-def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(here, stories, capsys, arguments, said):
-    before = sorted(os.listdir(here))
-    assert said in refusal(capsys, *arguments.replace("REAL", str(stories)).split())
-    assert sorted(os.listdir(here)) == before
+def test_what_cannot_be_read_or_written_is_one_line_and_leaves_nothing(folder, stories, capsys, arguments, words):
+    before = sorted(os.listdir(folder))
+    assert words in refusal(capsys, *arguments.replace("REAL", str(stories)).split())
+    assert sorted(os.listdir(folder)) == before
 
 
 def test_a_log_of_json_is_json_alone_and_a_quiet_or_short_command_has_none(tmp_path, capsys, monkeypatch):
@@ -456,7 +456,7 @@ def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeyp
     def build(model, corpora, out, *, seed, command, **how):
         write(out, lambda run: sections.Page("What?", ["short"], []), {}, seed=seed, command=command)
 
-    def written(*arguments: str) -> str:
+    def first_line(*arguments: str) -> str:
         monkeypatch.setattr(sys, "argv", ["interp", "position", *arguments])
         code, out, _ = command(capsys, "position", *arguments)
         assert code == 0
@@ -464,8 +464,8 @@ def test_a_run_without_out_takes_no_earlier_ones_place(tmp_path, capsys, monkeyp
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(report, "build", build)
-    assert written() == "wrote position/report.html"
-    assert written("--seed", "1") == "wrote position-2/report.html (position was there already)"
-    assert written("--seed", "2", "--out", "position") == "wrote position/report.html"  # as requested
+    assert first_line() == "wrote position/report.html"
+    assert first_line("--seed", "1") == "wrote position-2/report.html (position was there already)"
+    assert first_line("--seed", "2", "--out", "position") == "wrote position/report.html"  # as requested
     seeds = [json.loads((tmp_path / name / "run.json").read_text())["seed"] for name in ("position", "position-2")]
     assert seeds == [2, 1]

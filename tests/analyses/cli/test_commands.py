@@ -24,7 +24,7 @@ from analyses.cli.command_frame import filled, folded, one_line
 from analyses.execution import output
 from interp.errors import InputWarning
 from models import recipes, save
-from tests.analyses.headlines.hand_made_tables import at, written
+from tests.analyses.headlines.hand_made_tables import head_at, write_run
 
 # Commands that are stopped, or whose output nobody reads.
 
@@ -77,10 +77,10 @@ def heeding() -> Iterator[None]:
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_leaves_nothing_beside_what_was_there(stop, tmp_path, capsys):
     out, before = tmp_path / "out", signal.getsignal(stop)
-    beside = []
+    files = []
     with pytest.raises(typer.Exit) as end, one_line(), output.writing(out):
-        os.kill(os.getpid(), beside.extend(tmp_path.iterdir()) or stop)
-    assert beside
+        os.kill(os.getpid(), files.extend(tmp_path.iterdir()) or stop)
+    assert files
     assert end.value.exit_code == 128 + stop
     assert [*tmp_path.iterdir()] == []
     assert capsys.readouterr().err == "interp: interrupted; nothing was written\n"
@@ -137,11 +137,11 @@ class PanicException(BaseException):
 def test_what_no_reader_foresaw_is_a_line_too(error, expected, capsys):
     with pytest.raises(typer.Exit) as ended, frame.one_line():
         raise error
-    shown = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert ended.value.exit_code == frame.USAGE
-    assert shown.startswith(expected)
-    assert shown.count("\n") == 1
-    assert len(shown) < 400
+    assert message.startswith(expected)
+    assert message.count("\n") == 1
+    assert len(message) < 400
 
 
 def test_a_mistake_of_ours_keeps_its_traceback():
@@ -161,10 +161,10 @@ def test_what_is_probably_not_meant_is_a_line_too(capsys):
 
 
 @pytest.fixture(scope="module")
-def given(position_report, tmp_path_factory) -> dict[str, str]:
+def paths(position_report, tmp_path_factory) -> dict[str, str]:
     """A run with a table of heads, and a model that reads token ids."""
     folder = tmp_path_factory.mktemp("given")
-    written(folder / "run", rows=[at(0, 0) | {"effect": 0.5}])
+    write_run(folder / "run", rows=[head_at(0, 0) | {"effect": 0.5}])
     copytree(position_report, folder / "report")
     save(tiny.model("gpt2"), folder / "ids")
     return {each.upper(): str(folder / each) for each in ("run", "report", "ids")}
@@ -180,22 +180,22 @@ def given(position_report, tmp_path_factory) -> dict[str, str]:
         ("models", {"families", "shipped", "cached"}),
     ],
 )
-def test_what_is_asked_quietly_says_nothing_and_as_json_an_object(line, keys, given, capsys, tmp_path, monkeypatch):
+def test_what_is_asked_quietly_says_nothing_and_as_json_an_object(line, keys, paths, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    asked = [given.get(word, word) for word in line.split()]
-    assert command(capsys, *asked, "--quiet") == (0, "", "")
-    found = json.loads(command(capsys, *asked, "--json", "--quiet")[1])
-    assert keys <= found.keys()
-    if "files" in found:
-        assert {*found["files"]} == {path.name for path in (tmp_path / "drawn").iterdir()}
-    if "written" in found:
-        assert f"{found['prompt']}{found['written']}\n" == command(capsys, *asked)[1]
+    arguments = [paths.get(word, word) for word in line.split()]
+    assert command(capsys, *arguments, "--quiet") == (0, "", "")
+    record = json.loads(command(capsys, *arguments, "--json", "--quiet")[1])
+    assert keys <= record.keys()
+    if "files" in record:
+        assert {*record["files"]} == {path.name for path in (tmp_path / "drawn").iterdir()}
+    if "written" in record:
+        assert f"{record['prompt']}{record['written']}\n" == command(capsys, *arguments)[1]
 
 
 @pytest.mark.parametrize("line", ["inspect RUN L9.H0", "figures RUN", "generate x --model ./no"])
-def test_what_is_wrong_is_said_quietly_too(line, given, capsys):
-    code, said, wrong = command(capsys, *(given.get(word, word) for word in line.split()), "--quiet", "--json")
-    assert (code, said, wrong.count("\n")) == (2, "", 1)
+def test_what_is_wrong_is_said_quietly_too(line, paths, capsys):
+    code, out, wrong = command(capsys, *(paths.get(word, word) for word in line.split()), "--quiet", "--json")
+    assert (code, out, wrong.count("\n")) == (2, "", 1)
 
 
 @pytest.mark.parametrize(
@@ -224,17 +224,17 @@ def test_examples_are_shown_and_read_by_their_command_which_is_quiet_or_tells_a_
     name, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
-    for given in ("pairs.csv", "treebank.conllu"):
-        Path(given).touch()
-    for given in ("trained", "DIRECTORY", "FOLDER"):
-        Path(given).mkdir()
+    for path in ("pairs.csv", "treebank.conllu"):
+        Path(path).touch()
+    for path in ("trained", "DIRECTORY", "FOLDER"):
+        Path(path).mkdir()
     COMMANDS[name].main(["--help"], prog_name=f"interp {name}", standalone_mode=False)
-    shown = capsys.readouterr().out
-    assert max(map(len, shown.splitlines())) <= COLUMNS
-    shown = " ".join(shown.replace(" \\\n", " ").split())
-    assert {"--quiet", "--json"} <= {*shown.split()}
+    page = capsys.readouterr().out
+    assert max(map(len, page.splitlines())) <= COLUMNS
+    page = " ".join(page.replace(" \\\n", " ").split())
+    assert {"--quiet", "--json"} <= {*page.split()}
     for line in DECLARED[name]["examples"]:
-        assert " ".join(line.split()) in shown
+        assert " ".join(line.split()) in page
         program, called, *arguments = shlex.split(line)
         assert (program, called) == ("interp", name)
         COMMANDS[name].make_context(name, [*arguments])
@@ -264,7 +264,7 @@ def test_the_last_word_is_completed(line, expected, monkeypatch, capfd, tmp_path
     monkeypatch.chdir(tmp_path)
     for folder in ("drafts", "mine"):
         (tmp_path / folder).mkdir()
-    given = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
-    for name, value in given.items():
+    variables = {"_INTERP_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(line.count(" "))}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert {*command(capfd).out.split()} == expected

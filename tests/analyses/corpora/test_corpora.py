@@ -88,8 +88,8 @@ def test_litbank_mentions_nest_and_stand_alone(tmp_path: Path) -> None:
     assert text.text == "The King's daughter, who lived in the town of Ys, smiled. “It isn't hers,” he said."
     assert (text.tags, text.heads, text.document) == (None, None, "tale")
     assert (corpus.kind, corpus.annotates) == ("litbank", {"chains"})
-    several = novel("Hush/ !/", name="a") + novel(name="nothing") + novel("He/(0)", name="b")
-    assert [text.document for text in texts("litbank", *several)] == ["a", "b"]
+    documents = novel("Hush/ !/", name="a") + novel(name="nothing") + novel("He/(0)", name="b")
+    assert [text.document for text in texts("litbank", *documents)] == ["a", "b"]
 
 
 @pytest.mark.parametrize(("words", "printed"), CASES["spacing"])
@@ -171,7 +171,7 @@ def test_english_web_treebank_is_read_exactly(shared_file: SharedFile) -> None:
     assert len(corpus) == 2_001
     for relation, share in {"det": 1.0, "amod": 0.983, "obj": 0.046}.items():
         before = [
-            i < t.heads[i] for t in corpus for i, of in enumerate(t.relations or ()) if of == relation and t.heads
+            i < t.heads[i] for t in corpus for i, name in enumerate(t.relations or ()) if name == relation and t.heads
         ]
         assert sum(before) / len(before) == pytest.approx(share, abs=5e-4)
 
@@ -192,7 +192,7 @@ def test_a_document_is_one_text_with_tags_relations_and_chains(tmp_path: Path) -
     path = tmp_path / "a.conllu.gz"
     path.write_bytes(gzip.compress("\n".join(BAKER + DOG + CAT).encode()))
     corpus = read(path)
-    tale, other = corpus
+    tale, second = corpus
     assert (corpus.kind, corpus.annotates) == ("gum", {"tags", "relations", "chains"})
     assert tale.text == "The old baker of Ys slept He'd fed his dog."
     assert tale.heads == (2, 2, 5, 4, 2, ROOT, 8, 8, ROOT, 10, 8, 8)  # the second sentence begins at 6
@@ -201,8 +201,8 @@ def test_a_document_is_one_text_with_tags_relations_and_chains(tmp_path: Path) -
     # the third holds "his", which opened after it and closed before it
     expected = [(0, 5, 2, "1"), (4, 5, 4, "2"), (6, 7, 6, "1"), (9, 11, 10, "3"), (9, 10, 9, "1")]
     assert tale.mentions == tuple(Mention(*each) for each in expected)
-    assert (tale.document, other.document) == ("tale", "other")
-    assert other.mentions == (Mention(0, 1, 0, "1"),)  # another document's entity 1
+    assert (tale.document, second.document) == ("tale", "other")
+    assert second.mentions == (Mention(0, 1, 0, "1"),)  # another document's entity 1
     assert [item.form for item in antecedent_items(tale)] == ["he", "his"]
 
 

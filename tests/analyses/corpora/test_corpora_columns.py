@@ -88,12 +88,12 @@ def test_head_filter_and_map_read_again_and_keep_documents(file: Path):
 
 def test_the_digest_tells_what_was_done_to_what(file: Path, tmp_path: Path):
     corpus = read(file)
-    other = tmp_path / "other.conllu"
-    other.write_text(file.read_text().replace("He", "Ho"))
-    made = [corpus, corpus.head(1), corpus.head(2), corpus.head(2).head(1), corpus.filter(longer, name="a")]
-    made += [corpus.filter(lambda text, n=n: len(text.words) > n, name=f"over {n}") for n in (1, 3)]
-    made += [corpus.map(upper, name="a"), read(other).filter(longer, name="a"), read(other).head(1)]
-    digests = [each.digest for each in made]
+    copy = tmp_path / "other.conllu"
+    copy.write_text(file.read_text().replace("He", "Ho"))
+    corpora = [corpus, corpus.head(1), corpus.head(2), corpus.head(2).head(1), corpus.filter(longer, name="a")]
+    corpora += [corpus.filter(lambda text, n=n: len(text.words) > n, name=f"over {n}") for n in (1, 3)]
+    corpora += [corpus.map(upper, name="a"), read(copy).filter(longer, name="a"), read(copy).head(1)]
+    digests = [each.digest for each in corpora]
     assert len(set(digests)) == len(digests)
     assert all(len(digest) == 64 for digest in digests)
     assert read(file).filter(longer, name="a").digest == corpus.filter(longer, name="a").digest

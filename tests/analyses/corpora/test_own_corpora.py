@@ -37,9 +37,9 @@ def names(tmp_path_factory) -> Iterator[dict[str, Any]]:
 
 
 def test_what_comments_say_is_so(names):
-    said = [each for block in CORPORA for each in SAID.findall(block)]
-    assert len(said) == 4
-    assert {code: str(eval(code, names)) for code, _ in said} == {code: value.strip("'") for code, value in said}
+    claims = [each for block in CORPORA for each in SAID.findall(block)]
+    assert len(claims) == 4
+    assert {code: str(eval(code, names)) for code, _ in claims} == {code: value.strip("'") for code, value in claims}
 
 
 def test_every_corpus_of_the_page_is_read(names):

@@ -39,13 +39,13 @@ def test_a_pair_a_line_each_a_document_of_its_own(tmp_path):
 
 def test_each_attention_reads_its_own_text(model):
     text = AnnotatedText.plain("w1 w2 w3", "d", target="w4 w5")
-    shown = {name: next(iter(Reading(model, [text], heads=heads))) for name, heads in kinds(model).items()}
+    readings = {name: next(iter(Reading(model, [text], heads=heads))) for name, heads in kinds(model).items()}
     vocabulary = model.tokenizer.backend.get_vocab()
     source = [vocabulary[word] for word in ("<s>", "w1", "w2", "w3")]
     target = [vocabulary[word] for word in ("<s>", "w4", "w5")]
-    assert shown["encoder self"].tokens.ids.tolist() == [source]
-    assert shown["decoder self"].tokens.ids.tolist() == [target]
-    crossing = shown["decoder cross"]
+    assert readings["encoder self"].tokens.ids.tolist() == [source]
+    assert readings["decoder self"].tokens.ids.tolist() == [target]
+    crossing = readings["decoder cross"]
     assert crossing.tokens.ids.tolist() == [target]
     assert crossing.pattern.shape == (1, 1, 3, 4)
     out = run(model, text.text, "decoder.0.cross_attn.pattern", target=text.target)
@@ -77,9 +77,9 @@ def test_a_batch_gives_what_each_pair_gives_alone(model):
     texts = [AnnotatedText.plain(" ".join(WORDS[:n]), f"d{n}", target=" ".join(WORDS[n : 2 * n])) for n in (2, 5, 3, 6)]
     heads = kinds(model)["decoder cross"]
 
-    def totals(some: list[AnnotatedText]):
+    def totals(texts: list[AnnotatedText]):
         collector = position.CrossingCollector(model)
-        collect(Reading(model, some, heads=heads), [collector])
+        collect(Reading(model, texts, heads=heads), [collector])
         return collector.totals["kept"]
 
     together, alone = totals(texts), [totals([text]) for text in texts]

@@ -55,9 +55,9 @@ def test_gap_chains_are_what_the_columns_say(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress("\n".join(rows).encode()))
     right, neither, after = corpus = list(read(tmp_path))
     assert read(path).kind == read(f"gap:{path}").kind == "gap"
-    both = spelled_once(("Sue", "B"), ("she", "pronoun"))
-    assert mentions(right) == [("Ann Lee", "Lee", "pronoun"), *both]
-    assert mentions(neither) == [("Ann Lee", "Lee", "A"), *both]
+    rest = spelled_once(("Sue", "B"), ("she", "pronoun"))
+    assert mentions(right) == [("Ann Lee", "Lee", "pronoun"), *rest]
+    assert mentions(neither) == [("Ann Lee", "Lee", "A"), *rest]
     assert mentions(after) == spelled_once(("She", "pronoun"), ("Sue", "A"), ("Ann", "pronoun"))
     assert [text.document for text in corpus] == ["Ann_Lee", "test-1", "Ann_Lee"]
     assert [len(antecedent_items(text)) for text in corpus] == [1, 0, 0]
@@ -73,8 +73,8 @@ def test_winogender_chains_are_the_answer(tmp_path: Path) -> None:
     path.write_text("\n".join(rows))
     (tmp_path / "templates.tsv").write_text("left alone")
     first, second = read(tmp_path)
-    named = [("The florist", "florist", "occupation"), ("the buyer", "buyer", "participant")]
-    assert mentions(first) == [*named, ("she", "she", "participant")]
+    nouns = [("The florist", "florist", "occupation"), ("the buyer", "buyer", "participant")]
+    assert mentions(first) == [*nouns, ("she", "she", "participant")]
     someone, their = spelled_once(("Someone", "participant"), ("their", "occupation"))
     assert mentions(second) == [someone, ("a florist", "florist", "occupation"), their]
     assert {first.document, second.document} == {"florist"}

@@ -43,9 +43,9 @@ def test_a_frame_is_a_text_a_row_and_empty_rows_are_counted():
     assert unnamed.name == f"a frame, 2 texts, {unnamed.digest[:8]}, without 2 empty rows"
 
 
-@pytest.mark.parametrize("made", [pd.DataFrame, lambda columns: pd.DataFrame(columns).to_dict("records")])
-def test_annotation_is_taken_with_the_spaces_of_the_text(made):
-    data = made({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet returns them
+@pytest.mark.parametrize("build", [pd.DataFrame, lambda columns: pd.DataFrame(columns).to_dict("records")])
+def test_annotation_is_taken_with_the_spaces_of_the_text(build):
+    data = build({**UD, "upos": [np.array(tags) for tags in UD["upos"]]})  # as parquet returns them
     corpus = annotated(data, text="text")
     first, second = corpus
     words, tags, relations = ("He", "ran", "."), ("PRON", "VERB", "PUNCT"), ("nsubj", "root", "punct")
@@ -89,12 +89,12 @@ def test_annotated_texts_are_taken_as_they_are():
 
 def test_the_digest_tells_what_was_taken_and_not_what_it_is_called():
     annotation = annotated(UD_ROWS := pd.DataFrame(UD))
-    made = [corpora.from_rows(lines) for lines in (["a b", "c"], ["c", "a b"], ["a b", "d"])]
-    made += [corpora.from_rows(FRAME, text="review", **more) for more in ({}, {"document": "book"}, {"target": "gold"})]
-    made += [annotation, corpora.from_rows(UD_ROWS, words="tokens"), annotation.head(1)]
-    assert len({each.digest for each in made}) == len(made)
-    assert all(len(each.digest) == 64 for each in made)
-    assert corpora.from_rows(("a b", "c"), name="mine").digest == made[0].digest
+    sets = [corpora.from_rows(lines) for lines in (["a b", "c"], ["c", "a b"], ["a b", "d"])]
+    sets += [corpora.from_rows(FRAME, text="review", **more) for more in ({}, {"document": "book"}, {"target": "gold"})]
+    sets += [annotation, corpora.from_rows(UD_ROWS, words="tokens"), annotation.head(1)]
+    assert len({each.digest for each in sets}) == len(sets)
+    assert all(len(each.digest) == 64 for each in sets)
+    assert corpora.from_rows(("a b", "c"), name="mine").digest == sets[0].digest
 
 
 @pytest.mark.parametrize(
@@ -131,15 +131,15 @@ def test_what_cannot_be_taken_is_one_line(take: Callable[[], object], message: s
 
 
 def test_joined_corpora_are_read_one_after_another():
-    one, two = corpora.read("tales:2:1"), corpora.read("tales:2:7")
-    joined = corpora.join([one, two])
-    assert list(joined) == list(joined) == [*one, *two]
-    assert (joined.name, joined.kind, joined.annotates) == ("tales:2:1 + tales:2:7", "tales", one.annotates)
+    first, second = corpora.read("tales:2:1"), corpora.read("tales:2:7")
+    joined = corpora.join([first, second])
+    assert list(joined) == list(joined) == [*first, *second]
+    assert (joined.name, joined.kind, joined.annotates) == ("tales:2:1 + tales:2:7", "tales", first.annotates)
     assert joined.title == "generated tales (tales:2:1 + tales:2:7)"
-    other = corpora.join([two, one], name="both")
-    assert other.name == "both"
-    assert len({one.digest, two.digest, joined.digest, other.digest, joined.head(1).digest}) == 5
-    assert joined.digest == corpora.join([corpora.read("tales:2:1"), two]).digest
+    reverse = corpora.join([second, first], name="both")
+    assert reverse.name == "both"
+    assert len({first.digest, second.digest, joined.digest, reverse.digest, joined.head(1).digest}) == 5
+    assert joined.digest == corpora.join([corpora.read("tales:2:1"), second]).digest
 
 
 def test_what_only_some_annotate_is_warned_of():
@@ -154,9 +154,9 @@ def test_what_only_some_annotate_is_warned_of():
 
 
 def test_two_corpora_of_one_name_are_refused():
-    one, two = corpora.from_rows(["a"], name="mine"), corpora.from_rows(["b"], name="mine")
+    first, second = corpora.from_rows(["a"], name="mine"), corpora.from_rows(["b"], name="mine")
     with pytest.raises(InputError, match="two corpora are called mine"):
-        serving({"position": frozenset()}, [one, two])
+        serving({"position": frozenset()}, [first, second])
 
 
 TEXT = "\ufeffThe old lady\n  shook her head.\n\n \nShe was sad.\r\n"
@@ -184,8 +184,8 @@ def test_a_text_a_paragraph_or_a_line(tmp_path: Path) -> None:
 
 
 def test_of_several_files_each_is_a_document(tmp_path: Path) -> None:
-    one, two = write(tmp_path / "a.txt"), write(tmp_path / "b.txt")
-    assert [text.document for text in read(f"text:{tmp_path}")] == [str(one)] * 2 + [str(two)] * 2
+    first, second = write(tmp_path / "a.txt"), write(tmp_path / "b.txt")
+    assert [text.document for text in read(f"text:{tmp_path}")] == [str(first)] * 2 + [str(second)] * 2
 
 
 def test_plain_text_is_read_only_where_it_is_asked_for(tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_what_needs_annotation_is_left_out_where_all_text_is_plain(tmp_path: Pat
     why = f"it needs coreference chains, and {plain.name} has no annotation; add --corpus tales"
     assert why in reason["coreference"]
     assert [(each.corpus, each.questions) for each in serving(NEEDS, [plain])] == [(plain, ["position"])]
-    both = serving(NEEDS, [plain, tales])
-    assert [(each.corpus, each.questions) for each in both] == [(plain, ["position"]), (tales, ["coreference"])]
-    assert not any(each.stands_in for each in both)
+    plan = serving(NEEDS, [plain, tales])
+    assert [(each.corpus, each.questions) for each in plan] == [(plain, ["position"]), (tales, ["coreference"])]
+    assert not any(each.stands_in for each in plan)
     assert unserved(NEEDS, []) == unserved(NEEDS, [tales]) == {}

@@ -118,14 +118,14 @@ def test_data_sets_are_streamed_from_a_folder_or_the_hub(tmp_path: Path, monkeyp
     assert len({whole.digest, part.digest, test.digest, read(whole.name).digest}) == 3  # a name opens the same again
     streamed = datasets.load_dataset(str(tmp_path), split="train", streaming=True)
     assert [text.text for text in from_rows(streamed)] == [text.text for text in whole]
-    builder, given = datasets.load_dataset_builder(str(tmp_path)), []
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *more, **named: given.append((more, named)) or builder)
+    builder, calls = datasets.load_dataset_builder(str(tmp_path)), []
+    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *more, **how: calls.append((more, how)) or builder)
     digests = {whole.digest}
     for builder.hash in ("c0ffee", "decaf"):
         hub = read("datasets:org/name@main:plain:test", limit=1)
         assert (hub.name, len(list(hub))) == (f"datasets:org/name@{builder.hash}:default:test", 1)
         digests.add(hub.digest)
-    assert (len(digests), given[0]) == (3, (("org/name", "plain"), {"revision": "main"}))
+    assert (len(digests), calls[0]) == (3, (("org/name", "plain"), {"revision": "main"}))
     for wrong, message in {
         "": "expected NAME:CONFIG:SPLIT",
         "org/name::test[1:]": "SPLIT as train or train",

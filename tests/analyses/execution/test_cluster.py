@@ -83,7 +83,7 @@ def slow(seconds: float) -> float:
 
 def test_a_lost_scheduler_is_a_line_and_what_was_done_is_kept(tmp_path):
     shards = partial(Shards.for_output, tmp_path / "out", "x", {})
-    asked = [(0.01 * number,) for number in range(40)]
+    jobs = [(0.01 * number,) for number in range(40)]
     lost = pytest.raises(ClusterError, match="the cluster did not do its work")
     with (
         dask(tmp_path, 1) as (address, (scheduler, _)),
@@ -91,9 +91,9 @@ def test_a_lost_scheduler_is_a_line_and_what_was_done_is_kept(tmp_path):
         using(Setting(shards(), executor)),
         lost,
     ):
-        lots.do(slow, asked, lambda n, *_: n == 20 and scheduler.kill())
+        lots.do(slow, jobs, lambda n, *_: n == 20 and scheduler.kill())
     with using(Setting(again := shards())):
-        assert lots.do(slow, asked) == [seconds for (seconds,) in asked]
+        assert lots.do(slow, jobs) == [seconds for (seconds,) in jobs]
     assert 19 <= again.counts["read"] <= 40 - again.counts["written"]
 
 
@@ -112,10 +112,10 @@ def test_a_command_whose_workers_are_all_lost_says_so_and_goes_on_with_another(t
             command = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
             processes.append(subprocess.Popen(command, env=_STARTING, stderr=subprocess.DEVNULL, cwd=tmp_path))
 
-        asked = [(0.01 * number,) for number in range(40)]
+        jobs = [(0.01 * number,) for number in range(40)]
         with using(Setting(Shards(tmp_path / "shards"), executor)):
-            done = lots.do(slow, asked, lambda n, *_: n == 20 and processes[1].terminate())
-    assert done == [seconds for (seconds,) in asked]
+            done = lots.do(slow, jobs, lambda n, *_: n == 20 and processes[1].terminate())
+    assert done == [seconds for (seconds,) in jobs]
     assert [message.split()[0] for message in messages] == ["no", "workers"]
 
 
@@ -131,10 +131,10 @@ def certificates(folder: Path) -> list[str]:
     built = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key())
     built = built.serial_number(x509.random_serial_number()).add_extension(hosts, critical=False)
     built = built.not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
-    made = built.sign(key, hashes.SHA256())
+    certificate = built.sign(key, hashes.SHA256())
     folder.mkdir()
     for file in ("ca.pem", "cert.pem"):
-        (folder / file).write_bytes(made.public_bytes(serialization.Encoding.PEM))
+        (folder / file).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
     plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     (folder / "key.pem").write_bytes(key.private_bytes(serialization.Encoding.PEM, *plain))
     files = zip(("--tls-ca-file", "--tls-cert", "--tls-key"), ("ca.pem", "cert.pem", "key.pem"), strict=True)

@@ -44,17 +44,17 @@ def of_model(model: Model, number: int) -> int:
     return number
 
 
-def shards_made(given: Model, out: Path) -> int:
+def shards_made(model: Model, out: Path) -> int:
     """How many shards a run makes anew when it resumes after stopped ones."""
     read = []
 
-    def measure(about: Run) -> Page:
-        lots.do(partial(of_model, given), [(1,)])
+    def measure(run: Run) -> Page:
+        lots.do(partial(of_model, model), [(1,)])
         read.append((lots._SETTING.get() or lots.Setting(lots.Shards())).shards.counts["read"])
         raise Stop
 
     with pytest.raises(Stop):
-        write(out, measure, {"m": given})
+        write(out, measure, {"m": model})
     return 1 - read[0]
 
 
@@ -86,51 +86,51 @@ def patched(loaded: Model, ids: list[int]) -> Model:
 
 
 CHANGES: dict[str, Callable[[Path], Model]] = {
-    "rope theta": lambda at: configured(at, rope_theta=500.0, rope_parameters=None),
-    "eps": lambda at: configured(at, rms_norm_eps=0.1),
-    "window": lambda at: configured(at, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=3),
-    "weight": lambda at: changed(at, lambda loaded: loaded.last.blocks[0].attn.W_V[1].zero_()),
-    "smallest change": lambda at: changed(at, lambda loaded: loaded.W_E[3, 4].mul_(1 + 1e-6)),
-    "setting of a part": lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "eps", 0.1)),
-    "buffer": lambda at: changed(at, lambda loaded: loaded.last.register_buffer("more", torch.ones(2))),
-    "tokenizer": lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", Tokenizer(word_level("a")))),
-    "dtype": lambda at: load(at, dtype=torch.bfloat16),
+    "rope theta": lambda p: configured(p, rope_theta=500.0, rope_parameters=None),
+    "eps": lambda p: configured(p, rms_norm_eps=0.1),
+    "window": lambda p: configured(p, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=3),
+    "weight": lambda p: changed(p, lambda loaded: loaded.last.blocks[0].attn.W_V[1].zero_()),
+    "smallest change": lambda p: changed(p, lambda loaded: loaded.W_E[3, 4].mul_(1 + 1e-6)),
+    "setting of a part": lambda p: changed(p, lambda loaded: setattr(loaded.last.norm, "eps", 0.1)),
+    "buffer": lambda p: changed(p, lambda loaded: loaded.last.register_buffer("more", torch.ones(2))),
+    "tokenizer": lambda p: changed(p, lambda loaded: setattr(loaded, "tokenizer", Tokenizer(word_level("a")))),
+    "dtype": lambda p: load(p, dtype=torch.bfloat16),
     "int8": rounded,
-    "edit": lambda at: edited(load(at), {Z: zero(head=2)}),
-    "edit of another site": lambda at: edited(load(at), {"decoder.0.attn.z": zero(head=2)}),
-    "edit by a factor": lambda at: edited(load(at), {Z: scale(0.5, head=2)}),
-    "edit of a tensor": lambda at: edited(load(at), {Z: set_to(torch.ones(14), head=2)}),
-    "edit of positions": lambda at: edited(load(at), {Z: zero(position=slice(1, 3))}),
-    "edit of two edits": lambda at: edited(edited(load(at), {Z: zero(head=2)}), {Z: zero(head=3)}),
-    "another run": lambda at: patched(load(at), [*range(13)]),
-    "yet another run": lambda at: patched(load(at), [*range(1, 14)]),
+    "edit": lambda p: edited(load(p), {Z: zero(head=2)}),
+    "edit of another site": lambda p: edited(load(p), {"decoder.0.attn.z": zero(head=2)}),
+    "edit by a factor": lambda p: edited(load(p), {Z: scale(0.5, head=2)}),
+    "edit of a tensor": lambda p: edited(load(p), {Z: set_to(torch.ones(14), head=2)}),
+    "edit of positions": lambda p: edited(load(p), {Z: zero(position=slice(1, 3))}),
+    "edit of two edits": lambda p: edited(edited(load(p), {Z: zero(head=2)}), {Z: zero(head=3)}),
+    "another run": lambda p: patched(load(p), [*range(13)]),
+    "yet another run": lambda p: patched(load(p), [*range(1, 14)]),
 }
 
 
 def test_no_run_goes_on_with_what_was_measured_of_another_model(directory, tmp_path):
-    out, seen = tmp_path / "out", {"none": model_facts(load(directory))["fingerprint"]}
+    out, digests = tmp_path / "out", {"none": model_facts(load(directory))["fingerprint"]}
     assert [shards_made(load(directory), out) for _ in range(2)] == [1, 0]
     for name, change_of in CHANGES.items():
-        shutil.copytree(directory, own := tmp_path / name)
+        shutil.copytree(directory, copy := tmp_path / name)
         try:
-            other = change_of(own)
+            variant = change_of(copy)
         except pytest.skip.Exception:
             continue
-        assert [shards_made(other, out) for _ in range(2)] == [1, 0], name
-        seen[name] = model_facts(other)["fingerprint"]
-    assert len({*seen.values()}) == len(seen) >= len(CHANGES)
+        assert [shards_made(variant, out) for _ in range(2)] == [1, 0], name
+        digests[name] = model_facts(variant)["fingerprint"]
+    assert len({*digests.values()}) == len(digests) >= len(CHANGES)
     assert shards_made(load(directory), out) == 0
 
 
 def test_the_same_model_has_one_fingerprint_wherever_it_was_read_and_whatever_ran(directory, tmp_path):
     loaded = load(directory)
-    same = fingerprint(loaded)
+    expected = fingerprint(loaded)
     run(loaded, torch.tensor([[1, 2, 3]]), capture="*.pattern", edit={Z: zero()})
     save(loaded, tmp_path / "elsewhere")
     code = "import sys; from analyses.execution.provenance import fingerprint; from models import load"
     code += f"; print(fingerprint(load({str(tmp_path / 'elsewhere')!r})))"
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert {same, fingerprint(loaded), fingerprint(load(directory)), process.stdout.strip()} == {same}
+    assert {expected, fingerprint(loaded), fingerprint(load(directory)), process.stdout.strip()} == {expected}
     twice = [fingerprint(edited(loaded, {Z: set_to(torch.ones(14), head=2)})) for _ in range(2)]
     assert twice[0] == twice[1]
 
@@ -139,16 +139,16 @@ def test_a_directory_that_was_overwritten_or_removed_lends_its_hash_to_no_model(
     loaded, published = load(directory), weights_digest(directory)
     before = model_facts(loaded)
     assert before["sha256"] == published
-    other = model("llama", dtype=torch.float32)
+    replacement = model("llama", dtype=torch.float32)
     with torch.no_grad():
-        other.last.blocks[0].attn.W_V.zero_()
-    save(other, tmp_path / "other")
+        replacement.last.blocks[0].attn.W_V.zero_()
+    save(replacement, tmp_path / "other")
     shutil.copy(tmp_path / "other" / "model.safetensors", directory)
     assert model_facts(loaded) == before | {"sha256": None}
     assert model_facts(load(directory))["fingerprint"] not in {None, before["fingerprint"]}
     shutil.rmtree(directory)
     assert model_facts(loaded) == before | {"sha256": None}
-    write(tmp_path / "out", lambda about: Page("What?", ["short"], []), {"m": loaded})
+    write(tmp_path / "out", lambda run: Page("What?", ["short"], []), {"m": loaded})
     assert before["fingerprint"] in page_of(tmp_path / "out").text
 
 
@@ -168,36 +168,36 @@ class Words(Tokenizer):
     """A user's own tokenizer."""
 
 
-def code(*given):
+def code(*values):
     """A user's own hook or forward, which changes nothing."""
-    return given[-1]
+    return values[-1]
 
 
 @pytest.mark.parametrize(
     ("built", "why"),
     [
-        (lambda at: edited(load(at), {Z: lambda z: z * 0}), f"the edit of {Z} is your own function"),
-        (lambda at: edited(load(at), {Z: SelectiveEdit(lambda z: z, {})}), "is your own function"),
-        (lambda at: edited(edited(load(at), {Z: lambda z: z}), {Z: zero()}), "is your own function"),
-        (lambda at: changed(at, lambda loaded: loaded.last.norm.register_forward_hook(code)), "norm runs code"),
-        (lambda at: changed(at, lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
-        (lambda at: changed(at, lambda loaded: setattr(loaded.last.norm, "forward", code)), "norm runs code"),
+        (lambda p: edited(load(p), {Z: lambda z: z * 0}), f"the edit of {Z} is your own function"),
+        (lambda p: edited(load(p), {Z: SelectiveEdit(lambda z: z, {})}), "is your own function"),
+        (lambda p: edited(edited(load(p), {Z: lambda z: z}), {Z: zero()}), "is your own function"),
+        (lambda p: changed(p, lambda loaded: loaded.last.norm.register_forward_hook(code)), "norm runs code"),
+        (lambda p: changed(p, lambda loaded: setattr(loaded.last, "norm", Mine())), "stacks.decoder.norm runs Mine"),
+        (lambda p: changed(p, lambda loaded: setattr(loaded.last.norm, "forward", code)), "norm runs code"),
         (
-            lambda at: changed(at, lambda loaded: setattr(loaded, "tokenizer", Words(word_level("a")))),
+            lambda p: changed(p, lambda loaded: setattr(loaded, "tokenizer", Words(word_level("a")))),
             "Words is your own tokenizer",
         ),
-        (lambda at: Whole(load(at)), "Whole is your own class"),
+        (lambda p: Whole(load(p)), "Whole is your own class"),
     ],
 )
 def test_what_runs_code_of_the_users_own_has_no_fingerprint_and_keeps_nothing(built, why, directory, tmp_path):
-    own = built(directory)
-    assert [shards_made(own, tmp_path / "out") for _ in range(2)] == [1, 1]
-    write(tmp_path / "out", lambda about: Page("What?", ["short"], []), {"m": own})
+    model = built(directory)
+    assert [shards_made(model, tmp_path / "out") for _ in range(2)] == [1, 1]
+    write(tmp_path / "out", lambda run: Page("What?", ["short"], []), {"m": model})
     facts = json.loads((tmp_path / "out" / "run.json").read_text())["model"]
     assert facts["fingerprint"] is None
     assert why in facts["no_fingerprint"]
-    shown = " ".join(page_of(tmp_path / "out").text.split())
-    assert f"no fingerprint ({facts['no_fingerprint']}), so a run that is stopped begins again" in shown
+    text = " ".join(page_of(tmp_path / "out").text.split())
+    assert f"no fingerprint ({facts['no_fingerprint']}), so a run that is stopped begins again" in text
 
 
 def test_a_hash_tells_values_and_types_apart():

@@ -35,7 +35,7 @@ class Stop(BaseException):
     """Raised when a run is killed."""
 
 
-def kept(times: int) -> dict[str, torch.Tensor]:
+def tensors_of(times: int) -> dict[str, torch.Tensor]:
     return {name: value.repeat(times, 1) for name, value in KEPT.items()}
 
 
@@ -51,7 +51,7 @@ def shards_in(tmp_path: Path, content: object = "a model") -> Shards:
     return Shards.for_output(tmp_path / "out", content, {})
 
 
-def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]:
+def counts(shards: Shards, *arguments: object, function=tensors_of) -> tuple[int, int]:
     """How many shards are read and written for one lot."""
     before = {**shards.counts}
     with using(Setting(shards)):
@@ -61,13 +61,13 @@ def counts(shards: Shards, *arguments: object, function=kept) -> tuple[int, int]
 
 def test_what_was_done_is_found_again_whole(tmp_path):
     shards = shards_in(tmp_path)
-    told: list[tuple[int, int | None]] = []
+    steps: list[tuple[int, int | None]] = []
     with using(Setting(shards)):
-        first, again = (lots.do(kept, [(1,), (2,)], lambda *counts: told.append(counts)) for _ in range(2))
-        lots.do(kept, [(1,), (3,), (2,)], lambda *counts: told.append(counts))
+        first, again = (lots.do(tensors_of, [(1,), (2,)], lambda *counts: steps.append(counts)) for _ in range(2))
+        lots.do(tensors_of, [(1,), (3,), (2,)], lambda *counts: steps.append(counts))
     torch.testing.assert_close(again, first, rtol=0, atol=0)
-    torch.testing.assert_close(first, [kept(1), kept(2)], rtol=0, atol=0)  # with the same types
-    assert told == [(0, 2), (1, 2), (2, 2), (2, 2), (1, 3), (2, 3), (3, 3)]  # stored ones come immediately
+    torch.testing.assert_close(first, [tensors_of(1), tensors_of(2)], rtol=0, atol=0)  # with the same types
+    assert steps == [(0, 2), (1, 2), (2, 2), (2, 2), (1, 3), (2, 3), (3, 3)]  # stored ones come immediately
     assert shards.counts == {"read": 4, "written": 3}
     shards.clear()
     assert not list(tmp_path.iterdir())
@@ -81,7 +81,7 @@ def test_numpy_sums_in_one_thread_wherever_a_lot_is_done():
 def test_other_arguments_functions_models_or_versions_of_our_code_find_nothing(tmp_path, monkeypatch):
     assert [counts(shards_in(tmp_path, content), 1) for content in ("a", "b", "a")] == [(0, 1), (0, 1), (1, 0)]
     assert counts(shards_in(tmp_path, "a"), 2) == (0, 1)
-    assert counts(shards_in(tmp_path, "a"), 1, function=partial(kept)) == (0, 1)
+    assert counts(shards_in(tmp_path, "a"), 1, function=partial(tensors_of)) == (0, 1)
     assert counts(shards_in(tmp_path, "a"), 1, function=lambda times: times) == (0, 0)  # a lambda has no hash
     monkeypatch.setattr(lots, "code", lambda: "changed")
     assert counts(shards_in(tmp_path, "a"), 1) == (0, 1)
@@ -137,8 +137,8 @@ def test_what_is_kept_is_what_was_there():
     value |= {"c": Counter({"a b": 2}), "s": {"x", "y"}, "f": [float("nan"), -0.0, 1e-300, True, np.float32(0.1)]}
     content = encoded(value)
     again = decoded(content)
-    for one, other in zip(value["t"], again["t"], strict=True):
-        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    for expected, copy in zip(value["t"], again["t"], strict=True):
+        pd.testing.assert_frame_equal(expected, copy, check_exact=True)
     torch.testing.assert_close(again[3][0], tensors, rtol=0, atol=0)
     assert repr(again[3][2]) == repr(numbers)
     np.testing.assert_array_equal(again[3][1], value[3][1])
@@ -181,10 +181,10 @@ def test_any_executor_does_lots_and_tables_are_those_of_one_process(tmp_path, mo
     monkeypatch.setattr(collectors, "LOT_WORDS", 800)
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     model, stub = load("textbook"), Sent()
-    here = read_by(None, model, tmp_path)
+    local = read_by(None, model, tmp_path)
     assert len(stub.calls) == 0
-    for one, other in zip(here, read_by(stub, model, tmp_path), strict=True):
-        pd.testing.assert_frame_equal(one, other, check_exact=True)
+    for expected, table in zip(local, read_by(stub, model, tmp_path), strict=True):
+        pd.testing.assert_frame_equal(expected, table, check_exact=True)
     assert len(stub.calls) > 5
     assert max(map(max, stub.calls)) < 300_000  # models are sent by name
 
@@ -229,12 +229,12 @@ def test_what_a_cluster_cannot_do_is_refused_in_a_line():
         using(Setting(Shards(), Older())),
         pytest.raises(ClusterError, match=r"worker on \S+ runs another version of interp"),
     ):
-        lots.do(kept, [(3,)])
+        lots.do(tensors_of, [(3,)])
 
 
 def test_results_that_came_back_are_not_held_until_the_last():
     workers = Workers(Sent(), {})
-    calls = [workers.submit(lots._perform, (kept, times)) for times in (1, 2)]
+    calls = [workers.submit(lots._perform, (tensors_of, times)) for times in (1, 2)]
     assert not workers._futures
     assert [decoded(call.result())["a"].shape for call in calls] == [(2, 3), (4, 3)]
 
@@ -250,7 +250,7 @@ def test_an_executor_s_own_result_is_let_go_once_it_is_here():
             return future
 
     workers = Workers(Watched(), {})
-    call = workers.submit(lots._perform, (kept, 1))
+    call = workers.submit(lots._perform, (tensors_of, 1))
     gc.collect()
     assert [future() for future in futures] == [None]
     assert decoded(call.result())["a"].shape == (2, 3)
@@ -310,7 +310,7 @@ def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkey
             patched.setattr(Shards, "write", stopping)
             before = len([*shards.folder.glob("*.shard")]) if shards.folder.exists() else 0
             try:
-                found = labelled(shards, exact)
+                result = labelled(shards, exact)
                 break
             except Stop:
                 assert shards.counts["read"] == before
@@ -318,4 +318,4 @@ def test_labels_that_were_stopped_anywhere_are_those_of_one_run(tmp_path, monkey
     assert starts > 2
     assert shards.counts["read"] == before
     for name in ("labels", "evidence"):
-        pd.testing.assert_frame_equal(getattr(found, name), getattr(whole, name), check_exact=True)
+        pd.testing.assert_frame_equal(getattr(result, name), getattr(whole, name), check_exact=True)

@@ -26,9 +26,9 @@ def squared(number: int) -> tuple[int, torch.Tensor]:
 
 
 def test_tasks_end_in_their_order_in_other_processes_of_one_thread():
-    found = all_of([partial(squared, number) for number in range(7)])
-    assert [each.tolist() for _, each in found] == [[number**2] * 3 for number in range(7)]
-    assert os.getpid() not in {pid for pid, _ in found}
+    results = all_of([partial(squared, number) for number in range(7)])
+    assert [each.tolist() for _, each in results] == [[number**2] * 3 for number in range(7)]
+    assert os.getpid() not in {pid for pid, _ in results}
     assert all_of([torch.get_num_threads, lambda: count_of(5)]) == [1, 0]
     assert torch.get_num_threads() == 2
 
@@ -42,9 +42,9 @@ def test_a_worker_of_a_pool_which_may_start_no_process_does_all_itself():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # about forking while threads may run
         with multiprocessing.get_context("fork").Pool(1) as pool:
-            found = pool.apply(in_a_pool, (1,))
-    assert len({*found}) == 1
-    assert os.getpid() not in found
+            pids = pool.apply(in_a_pool, (1,))
+    assert len({*pids}) == 1
+    assert os.getpid() not in pids
 
 
 def test_other_processes_begin_while_this_one_goes_on(tmp_path):
@@ -60,8 +60,8 @@ def test_other_processes_begin_while_this_one_goes_on(tmp_path):
         while not started.exists():
             pass
         (tmp_path / "go on").touch()
-        many, there = ended()
-        assert there != os.getpid()
+        many, pid = ended()
+        assert pid != os.getpid()
         assert many == bytes(1 << 22)
 
 
@@ -86,15 +86,15 @@ def test_what_a_task_raises_is_raised_here():
 
 
 def test_what_a_process_that_is_killed_did_not_do_is_done_here():
-    here = os.getpid()
+    pid = os.getpid()
 
     def killed() -> int:
-        if os.getpid() != here:
+        if os.getpid() != pid:
             os.kill(os.getpid(), signal.SIGKILL)
         return os.getpid()
 
-    found = all_of([killed, os.getpid, killed, os.getpid])
-    assert found[0] == found[2] == here
+    pids = all_of([killed, os.getpid, killed, os.getpid])
+    assert pids[0] == pids[2] == pid
 
 
 def total(tensor: torch.Tensor) -> float:
@@ -103,12 +103,12 @@ def total(tensor: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("n", [0, 2])
 def test_a_result_is_kept_as_soon_as_it_is_there(n):
-    kept: list[float] = []
+    results: list[float] = []
     forks = Forks([total], n)
     try:
-        calls = [forks.submit(total, [torch.full((2,), float(each), dtype=kind)], kept.append)
+        calls = [forks.submit(total, [torch.full((2,), float(each), dtype=kind)], results.append)
                  for each, kind in enumerate([torch.float32, torch.bfloat16, torch.float64])]  # fmt: skip
         assert [call.result() for call in calls] == [0.0, 2.0, 4.0]
     finally:
         forks.close()
-    assert sorted(kept) == [0.0, 2.0, 4.0]
+    assert sorted(results) == [0.0, 2.0, 4.0]

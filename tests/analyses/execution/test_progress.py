@@ -118,13 +118,13 @@ def test_every_line_of_a_json_log_is_an_object(clock, capsys):
 
 
 def test_the_timer_speaks_while_nothing_is_reported_and_never_in_a_fork(clock, capfd, monkeypatch):
-    said, state = threading.Event(), Announcer.state
+    event, state = threading.Event(), Announcer.state
     monkeypatch.setenv("TOKENIZERS_PARALLELISM", "false")  # else some versions warn of forks
     monkeypatch.setattr(progress, "_PAUSE", 0.001)
-    monkeypatch.setattr(Announcer, "state", lambda say: (said.set(), state(say))[1])
+    monkeypatch.setattr(Announcer, "state", lambda say: (event.set(), state(say))[1])
     with Announcer(clock=clock) as say:
         clock.now += 60
-        assert said.wait(30)
+        assert event.wait(30)
 
         def work() -> None:
             say("elsewhere\n", 0)
@@ -149,7 +149,7 @@ def test_a_terminal_has_one_line_of_its_width(name, clock, capsys, monkeypatch):
         say(name, 4000, 12_000)
         say("[b]kept\n", 0)
         say._live.refresh()
-    shown = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
-    assert "[b]kept\n" in shown
-    assert re.search(rf"stage 1 of 25: {name[:3]}.*  4,000 of 12,000, 1:06:40 passed, 2:13:20 left", shown)
-    assert all(Console().render_str(row, markup=False).cell_len <= 80 for row in re.split(r"[\r\n]", shown))
+    screen = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", capsys.readouterr().err)
+    assert "[b]kept\n" in screen
+    assert re.search(rf"stage 1 of 25: {name[:3]}.*  4,000 of 12,000, 1:06:40 passed, 2:13:20 left", screen)
+    assert all(Console().render_str(row, markup=False).cell_len <= 80 for row in re.split(r"[\r\n]", screen))

@@ -36,8 +36,8 @@ def test_a_planted_head_brings_all_of_the_knight():
     writes = {noun: [answer] for noun, answer in nouns.items()}
     head = antecedent({"shining": list(nouns)}, writes, strength=3.0)
     texts = [text for swap in articles for text in (swap.clean, swap.corrupt)]
-    found = swaps.measure_knight(Planted([*words_of(texts), *nouns.values()], [[uniform, head]]).build())
-    table = found.table
+    outcome = swaps.measure_knight(Planted([*words_of(texts), *nouns.values()], [[uniform, head]]).build())
+    table = outcome.table
     assert set(table["source"]) == {ARTICLES}
     by_head = table.set_index("head")
     for column in ("share", "direct"):
@@ -46,19 +46,19 @@ def test_a_planted_head_brings_all_of_the_knight():
     assert by_head.loc[1, "n"] == len(articles)
     assert by_head.loc[1, "accuracy"] == 1.0
     assert by_head.loc[1, "accuracy_low"] == pytest.approx(20 / (20 + 1.96**2))  # Wilson's, over pairs
-    assert "L0.H1 carries the largest share of the difference, 1.00" in EXPERIMENTS["knight"].sentence(found)
+    assert "L0.H1 carries the largest share of the difference, 1.00" in EXPERIMENTS["knight"].sentence(outcome)
 
     # no shares for a model that is no better than a coin
     assert (table["accuracy_low"] > 0.8).all()
-    guessing = replace(found, table=table.assign(accuracy=0.55, accuracy_low=0.4))
-    said = EXPERIMENTS["knight"].sentence(guessing)
-    assert re.search("the model does not do the task: it is right on 55% .* not clearly more than a coin", said)
-    assert not re.search(r"carries|\d\.\d\d", said)
+    guessing = replace(outcome, table=table.assign(accuracy=0.55, accuracy_low=0.4))
+    sentence = EXPERIMENTS["knight"].sentence(guessing)
+    assert re.search("the model does not do the task: it is right on 55% .* not clearly more than a coin", sentence)
+    assert not re.search(r"carries|\d\.\d\d", sentence)
     # unreadable prompts are counted and reported
     offered = len(pairs("knight", STORIES))
-    assert found.left_out == {"pairs with words outside the vocabulary": offered}
-    assert STORIES in found.refused
-    assert f"{offered} pairs with words outside the vocabulary" in found.remark
+    assert outcome.left_out == {"pairs with words outside the vocabulary": offered}
+    assert STORIES in outcome.refused
+    assert f"{offered} pairs with words outside the vocabulary" in outcome.remark
 
 
 def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
@@ -68,20 +68,20 @@ def test_the_profession_stays_at_the_subject_until_a_head_brings_it():
     texts = [text for swap in stories for text in (swap.clean, swap.corrupt)]
     head = antecedent({"called": list(answers)}, answers, strength=3.0)
     model = Planted([*words_of(texts), "his", "her"], [[uniform], [head], [uniform]]).build()
-    found = swaps.measure_profession(model)
-    table = found.table
+    outcome = swaps.measure_profession(model)
+    table = outcome.table
     share = table.set_index(["site", "layer", "place"])["share"]
     subject = -len(["looked", "behind", "the", "tree", "and", "called"])
-    for layer, at in ((0, subject), (1, subject), (2, 0)):  # the stream into each layer
-        assert share["resid_pre", layer, at] == pytest.approx(1.0, abs=1e-5)
+    for layer, place in ((0, subject), (1, subject), (2, 0)):  # the stream into each layer
+        assert share["resid_pre", layer, place] == pytest.approx(1.0, abs=1e-5)
     assert share["resid_pre", 2, subject] == pytest.approx(0.0, abs=1e-6)
     assert share["z", 1, 0] == pytest.approx(1.0, abs=1e-5)
     tokens = table.set_index("place")["token"]
     assert set(tokens.loc[[subject]]) == {swaps.SUBJECT}
     assert set(tokens.loc[[0]]) == {"called"}
     # the planted model gives both the same answer
-    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(found)
-    doing = replace(found, table=table.assign(accuracy=1.0, accuracy_low=0.95))
+    assert "the model does not do the task" in EXPERIMENTS["profession"].sentence(outcome)
+    doing = replace(outcome, table=table.assign(accuracy=1.0, accuracy_low=0.95))
     assert "carries 1.00" in EXPERIMENTS["profession"].sentence(doing)
 
 
@@ -90,11 +90,11 @@ def test_adjectives_are_found_and_carried():
     rng = random.Random(0)
     scenes = [scene for group in experiment_data("adjectives")["prompts"] for scene in swaps.scenes(group, rng)]
     nouns = sorted({scene[place] for scene in scenes for place in (3, 7)})
-    named = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
-    described_by = word_to_word(nouns, sorted(set(named)), nearest=False)
-    vocabulary = sorted({*words_of([" ".join(scene) for scene in scenes]), *named})
-    found = swaps.measure_adjectives(Planted(vocabulary, [[described_by, offset(-1, remember=True)]]).build())
-    table = found.table.set_index(["source", "head"])
+    adjectives = [word for group in experiment_data("adjectives")["prompts"] for word in group["adjectives"]]
+    described_by = word_to_word(nouns, sorted(set(adjectives)), nearest=False)
+    vocabulary = sorted({*words_of([" ".join(scene) for scene in scenes]), *adjectives})
+    outcome = swaps.measure_adjectives(Planted(vocabulary, [[described_by, offset(-1, remember=True)]]).build())
+    table = outcome.table.set_index(["source", "head"])
     for source in (ARTICLES, STORIES):
         # the first noun is fourth, with 2 adjectives in 4 words; the second has 1 in 8, and looks at all three
         assert table.loc[(source, 0), "uniform"] == pytest.approx((2 / 4 + 1 / 8) / 2)
@@ -102,7 +102,9 @@ def test_adjectives_are_found_and_carried():
         assert table.loc[(source, 1), "attention"] == pytest.approx(1.0, abs=1e-5)
         assert table.loc[(source, 1), "carried"] == pytest.approx(1.0, abs=1e-5)  # nothing else writes
         assert table.loc[(source, 0), "carried"] == pytest.approx(0.0, abs=1e-6)
-    assert "L0.H1 writes the largest share of the change in the noun: 1.00" in EXPERIMENTS["adjectives"].sentence(found)
+    assert "L0.H1 writes the largest share of the change in the noun: 1.00" in EXPERIMENTS["adjectives"].sentence(
+        outcome
+    )
 
 
 @pytest.fixture(scope="module")
@@ -124,25 +126,25 @@ def test_identical_contexts_give_cosine_1_and_others_what_the_head_wrote(sensed)
 
 
 def test_a_word_moves_no_more_than_an_unambiguous_one_where_only_the_context_is_read(sensed):
-    found = swaps.measure_word_sense(sensed)
-    table = found.table
+    outcome = swaps.measure_word_sense(sensed)
+    table = outcome.table
     ring = table.loc[(table["word"] == "ring") & (table["layer"] == 1)].set_index("role")
     assert ring.loc["ambiguous", "gap"] > 0.05
     assert ring.loc["excess", "gap"] == pytest.approx(0.0, abs=1e-9)
-    assert found.left_out["prompts with words outside the vocabulary"] > 0
-    assert "minus the gap of unambiguous words" in EXPERIMENTS["word-sense"].sentence(found)
+    assert outcome.left_out["prompts with words outside the vocabulary"] > 0
+    assert "minus the gap of unambiguous words" in EXPERIMENTS["word-sense"].sentence(outcome)
 
 
 def test_companions_differ_by_their_token_alone(sensed):
-    found = swaps.measure_companions(sensed)
-    table = found.table.set_index("layer")
+    outcome = swaps.measure_companions(sensed)
+    table = outcome.table.set_index("layer")
     assert set(table["far"]) == {"box"}
     # of 2 (embedded) and 3 (after the head) parts of length 1, all but the token are shared
     for layer, cosine in ((0, 1 / 2), (1, 2 / 3)):
         assert table.loc[layer, "near_cosine"] == pytest.approx(cosine, abs=1e-6)
         assert table.loc[layer, "gap"] == pytest.approx(0.0, abs=1e-9)
     assert table["n"].eq(len(experiment_data("companions")["frames"])).all()
-    assert "it is 0.50 and 0.67" in EXPERIMENTS["companions"].sentence(found)
+    assert "it is 0.50 and 0.67" in EXPERIMENTS["companions"].sentence(outcome)
 
 
 def test_distance_of_planted_heads_and_both_ways_in_an_encoder():
@@ -150,20 +152,20 @@ def test_distance_of_planted_heads_and_both_ways_in_an_encoder():
     vocabulary = sorted({word for text in texts for word in text.words})
     model = Planted(vocabulary, [[offset(0), offset(-1)], [offset(-3), offset(-3)]], n_ctx=128).build()
     measured = model_parts.measure_distance(model, texts)
-    found = measured.table.set_index(["layer", "head"])["distance"]
-    assert found[0, 0] == pytest.approx(0.0, abs=1e-4)
-    assert found[0, 1] < 1.2  # first words have none before them and look elsewhere
-    assert found[1, 0] > 2.5
-    assert found[0, model_parts.LAYER] == pytest.approx((found[0, 0] + found[0, 1]) / 2)
+    distances = measured.table.set_index(["layer", "head"])["distance"]
+    assert distances[0, 0] == pytest.approx(0.0, abs=1e-4)
+    assert distances[0, 1] < 1.2  # first words have none before them and look elsewhere
+    assert distances[1, 0] > 2.5
+    assert distances[0, model_parts.LAYER] == pytest.approx((distances[0, 0] + distances[0, 1]) / 2)
     contrast, low, high = measured.contrast.values()
     assert low <= contrast <= high
     assert f"farther by {contrast:.2f}" in model_parts.distance_sentence(measured)
     model = Planted(vocabulary, [[offset(-2), offset(2)]], n_ctx=128, causal=False).build()
-    found = model_parts.measure_distance(model, texts)
-    back, forth = found.table.set_index("head")["distance"].loc[[0, 1]]
+    outcome = model_parts.measure_distance(model, texts)
+    back, forth = outcome.table.set_index("head")["distance"].loc[[0, 1]]
     assert back == pytest.approx(forth, rel=0.05)
     assert 1.9 < back < 3  # the two words without one there look elsewhere
-    assert model_parts.distance_sentence(found).startswith("Attention looks")
+    assert model_parts.distance_sentence(outcome).startswith("Attention looks")
     with pytest.raises(InputError, match="expected a causal model, got an encoder"):
         swaps.measure_word_sense(model)
 
@@ -184,13 +186,13 @@ def test_the_exponent_of_a_square_is_2_and_too_few_lengths_tell_none():
     tokens = np.array([64, 128, 256, 512, 1024])
     assert model_parts.exponent(tokens, 1e-9 * tokens**2) == pytest.approx((2, 0), abs=1e-6)
     assert np.isnan(model_parts.exponent(tokens[:2], tokens[:2])).all()
-    found = model_parts.measure_cost(load("default"), (16, 32), repeats=1)
-    assert "too few lengths" in model_parts.cost_sentence(found)
-    EXPERIMENTS["cost"].plot.draw(found.table, "How?").draw_without_rendering()
+    outcome = model_parts.measure_cost(load("default"), (16, 32), repeats=1)
+    assert "too few lengths" in model_parts.cost_sentence(outcome)
+    EXPERIMENTS["cost"].plot.draw(outcome.table, "How?").draw_without_rendering()
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Outcome]:
+def results() -> dict[str, Outcome]:
     """Every experiment on the default model, with a third of the prompts if it patches."""
     model = load("default")
     with pytest.MonkeyPatch.context() as patching:
@@ -200,8 +202,8 @@ def found() -> dict[str, Outcome]:
         return {name: each.measure(model, **options.get(name, {})) for name, each in EXPERIMENTS.items()}
 
 
-def test_shares_of_every_quantity_add_up_to_1(found):
-    table = found["shares"].table
+def test_shares_of_every_quantity_add_up_to_1(results):
+    table = results["shares"].table
     for _, rows in table.groupby("quantity"):
         assert rows["share"].sum() == pytest.approx(1.0)
     parameters = table.loc[table["quantity"] == model_parts.PARAMETERS, "value"]
@@ -209,39 +211,39 @@ def test_shares_of_every_quantity_add_up_to_1(found):
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_described(name, found):
-    experiment, table, sentence = EXPERIMENTS[name], found[name].table, EXPERIMENTS[name].sentence(found[name])
-    seen = experiment.plot.draw(table).alt
-    for text in (sentence, seen):
+def test_every_experiment_runs_on_the_default_model_and_is_said_drawn_and_described(name, results):
+    experiment, table, sentence = EXPERIMENTS[name], results[name].table, EXPERIMENTS[name].sentence(results[name])
+    alt = experiment.plot.draw(table).alt
+    for text in (sentence, alt):
         assert text.endswith(".")
         assert not re.search("\n|nan", text)
-    assert seen not in sentence  # it does not repeat the paragraph above the figure
-    assert sentence not in seen
+    assert alt not in sentence  # it does not repeat the paragraph above the figure
+    assert sentence not in alt
     if column := {"knight": "share", "adjectives": "gain"}.get(name):
-        assert rounded(table[column].max()) in seen
+        assert rounded(table[column].max()) in alt
     if name == "distance":
-        assert f"uniform attention: {rounded(table['uniform'].iloc[0])}" in seen
+        assert f"uniform attention: {rounded(table['uniform'].iloc[0])}" in alt
     experiment.plot.draw(table, experiment.question).draw_without_rendering()
     if name in {"profession", "knight", "adjectives"}:  # both sources fit one figure
-        one = table.loc[table["source"] == table["source"].iloc[0]]
-        both = pd.concat([one.assign(source=source, example=source) for source in (ARTICLES, STORIES)])
-        experiment.plot.draw(both, "Which?").draw_without_rendering()
+        rows = table.loc[table["source"] == table["source"].iloc[0]]
+        pair = pd.concat([rows.assign(source=source, example=source) for source in (ARTICLES, STORIES)])
+        experiment.plot.draw(pair, "Which?").draw_without_rendering()
 
 
-def test_sentences_hold_the_numbers_of_their_tables(found):
-    said, shares = {name: EXPERIMENTS[name].sentence(each) for name, each in found.items()}, found["shares"].table
+def test_sentences_hold_the_numbers_of_their_tables(results):
+    texts, shares = {name: EXPERIMENTS[name].sentence(each) for name, each in results.items()}, results["shares"].table
     attention = shares.loc[shares["part"] == model_parts.ATTENTION, "share"]
-    assert all(f"{share:.2f}" in said["shares"] for share in attention)
+    assert all(f"{share:.2f}" in texts["shares"] for share in attention)
     for name, column in (("adjectives", "gain"), ("cost", "exponent")):
-        assert f"{found[name].table[column].max():.2f}" in said[name]
-    ring = found["word-sense"].table.query("word == 'ring' and layer == layer.max()").set_index("role")["gap"]
-    assert all(rounded(ring[role]) in said["word-sense"] for role in ("ambiguous", "excess"))
-    gaps = found["companions"].table.query("layer == layer.max()").groupby("source")["gap"].first()
-    assert all(f"a gap of {rounded(gap)}" in said["companions"] for gap in gaps)
+        assert f"{results[name].table[column].max():.2f}" in texts[name]
+    ring = results["word-sense"].table.query("word == 'ring' and layer == layer.max()").set_index("role")["gap"]
+    assert all(rounded(ring[role]) in texts["word-sense"] for role in ("ambiguous", "excess"))
+    gaps = results["companions"].table.query("layer == layer.max()").groupby("source")["gap"].first()
+    assert all(f"a gap of {rounded(gap)}" in texts["companions"] for gap in gaps)
 
 
 @pytest.mark.parametrize(
-    ("why", "said"),
+    ("why", "message"),
     [
         ("reads no words", "tokenizer"),
         ("sees both ways", "causal|tokenizer"),
@@ -249,13 +251,13 @@ def test_sentences_hold_the_numbers_of_their_tables(found):
         ("knows no word", "no prompt of this experiment .*vocabulary|unknown to this model's tokenizer"),
     ],
 )
-def test_a_model_that_does_not_fit_is_refused_in_one_line(why, said):
+def test_a_model_that_does_not_fit_is_refused_in_one_line(why, message):
     silent = load("default")
     silent.output, silent.config = None, replace(silent.config, output="none")
     models = {"answers nothing": silent, "knows no word": Planted(["a", "b"], [[uniform]], n_ctx=256).build()}
     models |= {"reads no words": tiny.model("gpt2"), "sees both ways": tiny.model("bert", output="none")}
     for name in ("profession", "knight") if why == "answers nothing" else {*EXPERIMENTS} - {"cost"}:
-        with pytest.raises(InputError, match=said) as error:
+        with pytest.raises(InputError, match=message) as error:
             EXPERIMENTS[name].measure(models[why])
         assert "\n" not in str(error.value)
 

@@ -38,14 +38,14 @@ def effects_table() -> pd.DataFrame:
 
 def meshes(figure: Figure) -> list[QuadMesh]:
     """A figure's heat maps, without colour bars."""
-    drawn = [each for ax in figure.axes for each in ax.collections if isinstance(each, QuadMesh)]
-    return [mesh for mesh in drawn if mesh.axes is not None and mesh.axes.get_label() != "<colorbar>"]
+    maps = [each for ax in figure.axes for each in ax.collections if isinstance(each, QuadMesh)]
+    return [mesh for mesh in maps if mesh.axes is not None and mesh.axes.get_label() != "<colorbar>"]
 
 
 def three() -> Figure:
     """Five tokens become three: patterns of encoder, decoder and cross-attention, each with its own number."""
     shapes = {"encoder L0.H1": (5, 5), "decoder L1.H0": (3, 3), "cross-attention L0.H2": (3, 5)}
-    patterns = {name: np.full(shape, 0.1 * at) for at, (name, shape) in enumerate(shapes.items(), 1)}
+    patterns = {name: np.full(shape, 0.1 * number) for number, (name, shape) in enumerate(shapes.items(), 1)}
     aligned = [("year", (0, 2), (3, 5)), ("day", (2, 3), (0, 1))]
     texts = {"source": [*"3 87", "</s>"], "read": ["<s>", *"87"], "written": [*"873"]}
     return figures.three_attentions(patterns, **texts, aligned=aligned)
@@ -66,8 +66,8 @@ def test_a_grid_shows_every_cell_of_every_measure():
 
 def dots(figure: Figure) -> set[tuple[int, ...]]:
     """The cells of the first panel that have a dot."""
-    drawn = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
-    return {tuple(np.floor(at).astype(int)) for each in drawn for at in np.asarray(each.get_offsets())}
+    points = [each for each in figure.axes[0].collections if isinstance(each, PathCollection)]
+    return {tuple(np.floor(spot).astype(int)) for each in points for spot in np.asarray(each.get_offsets())}
 
 
 @pytest.mark.parametrize("documents", [20, 4])
@@ -86,8 +86,8 @@ def test_colours_are_of_the_behaviour_and_begin_at_nothing():
     table = heads_table("induction")
     mesh = meshes(figures.head_grid(table.assign(behaviour="position")))[0]
     assert (mesh.norm(0.0), to_hex(mesh.cmap(1.0))) == (0.0, POSITION)
-    several = table.assign(behaviour=["position", *["own"] * (len(table) - 1)])
-    assert to_hex(meshes(figures.head_grid(several))[0].cmap(1.0)) == INK
+    mixture = table.assign(behaviour=["position", *["own"] * (len(table) - 1)])
+    assert to_hex(meshes(figures.head_grid(mixture))[0].cmap(1.0)) == INK
     (empty,) = meshes(figures.head_grid(table.assign(gain=np.nan, value=np.nan), "induction"))
     assert np.ma.getmaskarray(empty.get_array()).all()
 
@@ -101,7 +101,7 @@ def test_directions_share_a_scale_intervals_are_sorted_and_panels_of_a_large_mod
     ax = figures.gain_intervals(heads_table("induction"), "induction", top=3).axes[0]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["L2.H4", "L2.H3", "L2.H2"]
     deep = heads_table(*"abcdef")
-    deep = pd.concat([deep.assign(layer=deep["layer"] + LAYERS * at) for at in range(8)])
+    deep = pd.concat([deep.assign(layer=deep["layer"] + LAYERS * copy) for copy in range(8)])
     assert 8 < figures.head_grid(deep, width=3.3, title=None).get_figheight() <= 9
 
 
@@ -112,7 +112,7 @@ def test_half_and_twice_the_attention_are_equally_far_from_none_and_lifts_that_h
     assert (norm(1.0), norm(0.5)) == pytest.approx((0.5, 1 - norm(2.0)))
     bar = figures.head_grid(table.assign(value=1.05), "tag:NOUN->ADJ", quantity="lift").axes[-1]
     low, high = bar.get_ylim()
-    assert [at for at in bar.get_yticks() if low <= at <= high] == [0.5, 1, 2]
+    assert [tick for tick in bar.get_yticks() if low <= tick <= high] == [0.5, 1, 2]
 
 
 def test_three_attentions_are_drawn_with_their_tokens():
@@ -145,4 +145,4 @@ def test_words_above_and_below_panels_are_broken_where_a_column_is_narrow():
     bars = figures.explained_bars({"position": pd.DataFrame(0.5, index=range(4), columns=range(8))}, **page)
     bars.draw_without_rendering()
     ticks = [tick.get_window_extent() for tick in bars.axes[0].get_xticklabels()]
-    assert all(one.x1 < other.x0 for one, other in pairwise(ticks))
+    assert all(a.x1 < b.x0 for a, b in pairwise(ticks))

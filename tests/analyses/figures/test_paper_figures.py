@@ -38,10 +38,10 @@ def drawing(model) -> dict:
     """How to draw each result, by name."""
     ids, mean = tiny.token_ids(3, 5), {"kind": "mean"}
     how = model, tiny.ragged_pairs(), patching.logit_difference()
-    found, lens = sweep(*how), logit_lens(model, ids)
+    result, lens = sweep(*how), logit_lens(model, ids)
     return {
-        "sweep": found.figure,
-        "largest": lambda **page: found.figure(kind="top", **page),
+        "sweep": result.figure,
+        "largest": lambda **page: result.figure(kind="top", **page),
         "positions": sweep(*how, "resid_pre", by=("layer", "position")).figure,
         "layers": sweep(*how, "mlp_out", by=("layer",)).figure,
         "ablation": patching.ablate(*how, **mean).figure,
@@ -85,8 +85,8 @@ def test_every_result_draws_into_somebodys_axes_and_makes_no_other_figure(drawin
     for name, draw in drawing.items():
         mine = Figure(figsize=(4, 3))
         axes = mine.subplots(1, 2)
-        with monkeypatch.context() as made:
-            made.setattr(style.Drawn, "__init__", None)  # making a figure would fail
+        with monkeypatch.context() as patch:
+            patch.setattr(style.Drawn, "__init__", None)  # making a figure would fail
             assert draw(ax=axes[0]) is mine, name
         assert axes[0].has_data() or axes[0].collections, name
         assert not axes[1].has_data(), name
@@ -155,16 +155,16 @@ def test_without_a_title_a_single_panel_has_no_words_above_it_and_several_are_to
 
 def test_a_pdf_holds_true_type_at_its_exact_width_and_a_picture_300_dots_an_inch_unless_told(table, drawing):
     for figure in (figures.gain_intervals(table, "induction", width=3.3), drawing["sweep"](width=3.3)):
-        pdf, *pictures = written = [BytesIO() for _ in range(3)]
-        for file, how in zip(written, ({"format": "pdf"}, {}, {"dpi": 50}), strict=True):
+        pdf, *pictures = files = [BytesIO() for _ in range(3)]
+        for file, how in zip(files, ({"format": "pdf"}, {}, {"dpi": 50}), strict=True):
             figure.savefig(file, **{"format": "png", **how})
         assert b"/FontFile2" in pdf.getvalue()  # a key of TrueType fonts, which type 3 fonts lack
         assert b"/Subtype /Type3" not in pdf.getvalue()
         (width,) = re.findall(rb"/MediaBox \[ ?0 0 ([\d.]+)", pdf.getvalue())
         assert float(width) == pytest.approx(3.3 * 72, abs=0.1)
         assert [int.from_bytes(png.getvalue()[16:20], "big") for png in pictures] == [990, 165]
-        shown, size = figure._repr_png_()  # a notebook calls this
-        assert (shown[:4], size["width"]) == (b"\x89PNG", 316)
+        image, size = figure._repr_png_()  # a notebook calls this
+        assert (image[:4], size["width"]) == (b"\x89PNG", 316)
 
 
 @pytest.mark.parametrize(
@@ -191,8 +191,8 @@ def test_a_captured_pattern_is_drawn_head_by_head(model):
     out = run(model, tiny.rows((4, 3)), capture="decoder.*.attn.pattern")
     figure = out.figure("decoder.1.attn.pattern", prompt=1)
     assert [ax.get_title() for ax in figure.axes[:3]] == ["L1.H0", "L1.H1", "L1.H2"]
-    drawn = np.asarray(figure.axes[2].collections[0].get_array())
-    np.testing.assert_allclose(drawn, out["decoder.1.attn.pattern"][1, 2, :3, :3], rtol=1e-6)
+    values = np.asarray(figure.axes[2].collections[0].get_array())
+    np.testing.assert_allclose(values, out["decoder.1.attn.pattern"][1, 2, :3, :3], rtol=1e-6)
 
 
 @pytest.mark.slow

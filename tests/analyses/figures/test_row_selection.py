@@ -119,7 +119,7 @@ UNTABLED: dict[str, list[dict[str, Any]]] = {  # figures without a table: right 
 }
 
 
-def said(draw: Callable[[], Any]) -> str:
+def refusal(draw: Callable[[], Any]) -> str:
     """The line of a figure's refusal."""
     with pytest.raises(InputError) as error:
         draw()
@@ -129,27 +129,27 @@ def said(draw: Callable[[], Any]) -> str:
 
 def marks(figure: Figure) -> list[Any]:
     """Everything that a figure shows, panel by panel."""
-    seen: list[Any] = []
+    panels: list[Any] = []
     for ax in figure.axes:
         points = [each.get_offsets() for each in ax.collections if isinstance(each, PathCollection)]
         cells = [each.get_array() for each in ax.collections if isinstance(each, QuadMesh)]
         bars = [(*each.get_bbox().extents, each.get_facecolor()) for each in ax.patches]
         texts = [each.get_text() for each in (*ax.texts, *ax.get_xticklabels(), *ax.get_yticklabels(), ax.title)]
         arrays = [*points, *cells, *(line.get_xydata() for line in ax.lines)]
-        seen.append(([np.ma.filled(each, np.nan).tolist() for each in arrays], bars, texts))
-    return seen
+        panels.append(([np.ma.filled(each, np.nan).tolist() for each in arrays], bars, texts))
+    return panels
 
 
 def test_every_figure_asks_a_question_in_text_of_8_points_and_changes_no_style():
-    before, shown = dict(matplotlib.rcParams), Gcf.get_all_fig_managers()
-    drawn = [case.draw(case.table, **case.arguments) for name, case in CASES.items() if name != "lens_map"]
-    for figure in [*drawn, *(getattr(figures, name)(**given) for name, (given, *_) in UNTABLED.items())]:
+    before, managers = dict(matplotlib.rcParams), Gcf.get_all_fig_managers()
+    plots = [case.draw(case.table, **case.arguments) for name, case in CASES.items() if name != "lens_map"]
+    for figure in [*plots, *(getattr(figures, name)(**arguments) for name, (arguments, *_) in UNTABLED.items())]:
         assert figure.get_suptitle().endswith("?")
         figure.draw_without_rendering()
         texts = figure.findobj(lambda artist: hasattr(artist, "get_fontsize"))
         assert min(text.get_fontsize() for text in texts if text.get_text()) >= 8
     assert dict(matplotlib.rcParams) == before
-    assert Gcf.get_all_fig_managers() == shown
+    assert Gcf.get_all_fig_managers() == managers
 
 
 def test_every_public_figure_is_tried():
@@ -163,9 +163,9 @@ def test_several_models_or_runs_are_refused_and_it_is_said_what_they_are(name):
     draw, table, arguments, _, source = CASES[name]
     for column in {source, "seed"}:
         joined = pd.concat([table.assign(**{column: value}) for value in ("mine", "yours")])
-        assert "mine, yours" in said(lambda joined=joined: draw(joined, **arguments))
+        assert "mine, yours" in refusal(lambda joined=joined: draw(joined, **arguments))
     twice = pd.concat([table, table.assign(corpus="other")])  # no known column tells them apart
-    assert "expected one row of" in said(lambda: draw(twice, **arguments))
+    assert "expected one row of" in refusal(lambda: draw(twice, **arguments))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -183,22 +183,22 @@ def test_a_mistyped_argument_is_one_line_that_names_it(name, argument):
     draw, table, arguments, wrong, _ = CASES[name]
     typed = wrong[argument]
     first = next(iter(typed.items())) if isinstance(typed, dict) else typed if isinstance(typed, list) else [typed]
-    line = said(lambda: draw(table, **{**arguments, argument: typed}))
+    line = refusal(lambda: draw(table, **{**arguments, argument: typed}))
     assert any(str(word) in line for word in first), line
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_an_empty_table_is_one_line(name):
     draw, table, arguments, *_ = CASES[name]
-    assert said(lambda: draw(pd.DataFrame(), **arguments)).startswith("expected a table with ")
-    assert said(lambda: draw(table[:0], **arguments)) == "expected a table with rows to draw, got an empty one"
-    assert "got list" in said(lambda: draw([1], **arguments))
+    assert refusal(lambda: draw(pd.DataFrame(), **arguments)).startswith("expected a table with ")
+    assert refusal(lambda: draw(table[:0], **arguments)) == "expected a table with rows to draw, got an empty one"
+    assert "got list" in refusal(lambda: draw([1], **arguments))
 
 
 @pytest.mark.parametrize("name", UNTABLED)
 def test_patterns_and_shares_that_do_not_fit_are_one_line(name):
-    for given in UNTABLED[name][1:]:
-        assert "expected" in said(lambda given=given: getattr(figures, name)(**given))
+    for arguments in UNTABLED[name][1:]:
+        assert "expected" in refusal(lambda arguments=arguments: getattr(figures, name)(**arguments))
 
 
 def test_models_have_panels_of_their_own_where_they_are_asked_for():
@@ -208,15 +208,15 @@ def test_models_have_panels_of_their_own_where_they_are_asked_for():
     assert [ax.get_title() for ax in figure.axes[:4]] == titles
     alone = [figures.head_grid(joined.loc[joined["model"] == model]) for model in ("mine", "yours")]
     together = marks(figure)
-    for panel, (at, model) in enumerate(product(range(2), range(2))):
-        assert together[panel][0] == marks(alone[model])[at][0]
+    for panel, (index, model) in enumerate(product(range(2), range(2))):
+        assert together[panel][0] == marks(alone[model])[index][0]
 
 
 def test_all_figures_of_a_sweep_are_refused_alike():
-    assert "expected one row" in said(lambda: figures.top_cells(pd.concat([CELLS, CELLS]), "loss"))
-    assert "lsos" in said(lambda: figures.map_cells(CELLS, "lsos"))
-    other = CELLS.assign(site="q")
-    assert "one site, got z, q" in said(lambda: figures.cell_map(pd.concat([CELLS, other]), "loss"))
+    assert "expected one row" in refusal(lambda: figures.top_cells(pd.concat([CELLS, CELLS]), "loss"))
+    assert "lsos" in refusal(lambda: figures.map_cells(CELLS, "lsos"))
+    queries = CELLS.assign(site="q")
+    assert "one site, got z, q" in refusal(lambda: figures.cell_map(pd.concat([CELLS, queries]), "loss"))
 
 
 def test_bars_go_by_the_number_of_the_layer():

@@ -17,7 +17,7 @@ TASKS = pd.DataFrame(
 )
 
 
-def written(out: Path, facts: dict | None = None, **tables: list[dict]) -> Path:
+def write_run(out: Path, facts: dict | None = None, **tables: list[dict]) -> Path:
     """A run's directory with these tables."""
     frames = {name: pd.DataFrame(rows) for name, rows in tables.items()}
     page = Page("What?", ["short"], [], tables=frames, facts=facts or {})
@@ -25,33 +25,33 @@ def written(out: Path, facts: dict | None = None, **tables: list[dict]) -> Path:
     return out
 
 
-def at(layer: int, head: int) -> dict:
+def head_at(layer: int, head: int) -> dict:
     return {"stack": "decoder", "attention": "self", "layer": layer, "head": head}
 
 
 def heads_row(layer, head, behaviour, measure, value, baseline, **more):
     gain = value - baseline
-    row = at(layer, head) | {"behaviour": behaviour, "measure": measure, "sink": "kept", "value": value}
+    row = head_at(layer, head) | {"behaviour": behaviour, "measure": measure, "sink": "kept", "value": value}
     row |= {"baseline": baseline, "baseline_name": "uniform", "gain": gain, "ci_low": gain - 0.01, "q": 0.001}
     row |= {"ci_high": gain + 0.01, "unit": "lift" if measure.startswith("tag:") else "share", "documents": 20}
     return row | {"fewest": 5, "together": "", "readings": "kept", "n": 100, "corpus": "x"} | _REFERENCE | more
 
 
 def label_row(layer, head, behaviour, label, evidence, gain, effect=0.001, measure=""):
-    row = at(layer, head) | {"behaviour": behaviour, "label": label, "evidence": evidence, "gain": gain}
+    row = head_at(layer, head) | {"behaviour": behaviour, "label": label, "evidence": evidence, "gain": gain}
     row |= {"gain_low": gain - 0.01, "gain_high": gain + 0.01, "effect": effect, "effect_low": effect - 0.001}
     row |= {"effect_high": effect + 0.001, "q": 0.001, "q_effect": 0.4}
     return row | {"measure": measure or label, "readout": "next token"}
 
 
 def effect_row(layer, head, task, way, effect, low):
-    row = at(layer, head) | {"task": task, "intervention": way, "effect": effect, "ci_low": low, "ci_high": 1.0}
+    row = head_at(layer, head) | {"task": task, "intervention": way, "effect": effect, "ci_low": low, "ci_high": 1.0}
     behaviour = {"repeat": "position", "agreement": "part-of-speech"}[task]
     return row | {"behaviour": behaviour, "q": 0.001, "n": 40, "choosing_bound": low} | FLIPS
 
 
 FLIPS = {"flips": 6, "flips_low": 2.0, "flips_high": 11.0}
-RULE = at(1, 1) | {
+RULE = head_at(1, 1) | {
     **{"behaviour": "part-of-speech", "measure": "relation:obj:dependent->head", "value": 0.7, "n": 100},
     **{"rival": "last VERB", "rival_value": 0.6, "target_share": 0.55, "verdict": "beats"},
     **{
@@ -66,7 +66,7 @@ RULE = at(1, 1) | {
 
 
 def example_row(layer, head, fact, choice="best", **more):
-    row = at(layer, head) | {"fact": fact, "corpus": "x", "measure": fact, "choice": choice, "pair": None}
+    row = head_at(layer, head) | {"fact": fact, "corpus": "x", "measure": fact, "choice": choice, "pair": None}
     row |= {"sentence": "<b>one</b> two three", "asks": 2, "seen": 0, "weight": 0.876, "right": choice == "best"}
     return row | {"asked": 9, "read": 3, "hits": 4, "next": " four", "before": 0.9, "after": 0.3} | more
 
@@ -105,15 +105,15 @@ def hand_made() -> dict[str, pd.DataFrame]:
         effect_row(0, 1, "agreement", "denoise", 0.3, 0.2),
         effect_row(1, 1, "agreement", "denoise", 0.3, 0.2),  # sufficient, but not necessary
     ]
-    about = {"behaviour": syntax, "task": "agreement"}
+    key = {"behaviour": syntax, "task": "agreement"}
     pair = {"pair": 7, "half": "reports", "clean": "The <b>dog</b>", "corrupted": "The <b>dogs</b>"}
     pair |= {"right": " was", "wrong": " were", "clean_right": 0.8, "clean_wrong": 0.1}
-    sets = [{**about, "heads": heads, "n": 40, **FLIPS} for heads in ("L0.H1", "L0.H1+L1.H1")]
-    answers = [{**about, "heads": each["heads"], "pair": 7, "right": 0.2, "wrong": 0.7} for each in sets]
-    prompts = {"prompts": [about | pair], "flips": sets, "answers": answers}
+    sets = [{**key, "heads": heads, "n": 40, **FLIPS} for heads in ("L0.H1", "L0.H1+L1.H1")]
+    answers = [{**key, "heads": each["heads"], "pair": 7, "right": 0.2, "wrong": 0.7} for each in sets]
+    prompts = {"prompts": [key | pair], "flips": sets, "answers": answers}
     effect = {"effect": 0.1, "effect_low": 0.05, "effect_high": 0.15}
     evidence = pd.DataFrame(
         [row | {"gain_low": row["ci_low"], "gain_high": row["ci_high"]} | effect for row in heads if row["gain"] > 0]
     )
-    named = {"heads": heads, "labels": labels, "effects": effects, "rules": [RULE], "examples": EXAMPLES, **prompts}
-    return {name: pd.DataFrame(rows) for name, rows in named.items()} | {"evidence": evidence, "tasks": TASKS}
+    tables = {"heads": heads, "labels": labels, "effects": effects, "rules": [RULE], "examples": EXAMPLES, **prompts}
+    return {name: pd.DataFrame(rows) for name, rows in tables.items()} | {"evidence": evidence, "tasks": TASKS}

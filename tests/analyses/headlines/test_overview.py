@@ -14,11 +14,11 @@ from analyses.report.scaffold import render
 from interp import AnnotatedText
 from models import planted
 from models.planted import Planted
-from tests.analyses.headlines.hand_made_tables import at, hand_made, heads_row
+from tests.analyses.headlines.hand_made_tables import hand_made, head_at, heads_row
 from tests.pages import Page, page_of
 
 
-def shown(tables: Tables) -> Page:
+def overview_page(tables: Tables) -> Page:
     line, first = overview(tables, OURS)
     return Page(render(line, [first], [], {}))
 
@@ -29,7 +29,7 @@ def card_of(tables: Tables, id: str) -> Card:
 
 @pytest.fixture(scope="module")
 def page() -> Page:
-    return shown(hand_made())
+    return overview_page(hand_made())
 
 
 def cells(page: Page) -> list[dict[str, str | None]]:
@@ -37,14 +37,14 @@ def cells(page: Page) -> list[dict[str, str | None]]:
 
 
 def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
-    stands = {cell["data-head"]: str(cell["class"]) for cell in cells(page)}
-    assert stands == {
+    classes = {cell["data-head"]: str(cell["class"]) for cell in cells(page)}
+    assert classes == {
         "L1.H0": "position needed",
         "L1.H1": "part-of-speech looks",
         "L0.H0": " quiet",
         "L0.H1": "part-of-speech needed",
     }
-    assert [*stands][:2] == ["L1.H0", "L1.H1"]
+    assert [*classes][:2] == ["L1.H0", "L1.H1"]
     assert all(cell["href"] == f"#{cell['data-head']}" for cell in cells(page))
     assert ("a", {"class": "head", "href": "#L0.H1"}) in page.tags  # like the sentence under the headline
     cards = [attrs["id"] for tag, attrs in page.tags if tag == "article" and attrs.get("class") == "card"]
@@ -52,7 +52,7 @@ def test_the_atlas_has_layer_0_at_the_bottom_and_fills_what_is_needed(page):
 
 
 def test_atlas_and_cards_say_what_the_tables_have(page):
-    said = [
+    phrases = [
         "L1.H0: induction; needed",
         "L1.H1: object to its verb; attention alone",
         "L0.H0: –nothing found",
@@ -71,7 +71,7 @@ def test_atlas_and_cards_say_what_the_tables_have(page):
         "L0.H1 as in “The <b>dogs</b>",
         "2 to 11 of 40 flip (95%).",
     ]
-    assert [each for each in said if each not in page.text] == []
+    assert [each for each in phrases if each not in page.text] == []
 
 
 def test_the_answers_of_a_fact_stand_before_and_after_as_they_were_measured():
@@ -110,17 +110,17 @@ def test_a_cell_may_break_long_words_and_pairs_and_an_effect_alone_is_not_told_a
     renamed = {"relation:obj:dependent->head": "rule:last VERB/AUX", "tag:NOUN->VERB": "rule:last NOUN/PROPN/PRON"}
     tables["labels"]["label"] = tables["labels"]["label"].replace(renamed)
     tables["labels"].loc[0, "evidence"] = "effect"
-    page = shown(tables)
+    page = overview_page(tables)
     assert "L1.H1: last noun, name or pronoun; attention alone" in page.text
     assert "was/were" in page.text
-    said = "(induction), the model loses 0.05 nats a token, though its attention there does not stand out."
-    assert f"Without what L1.H0 looks at there {said}" in page.text
+    clause = "(induction), the model loses 0.05 nats a token, though its attention there does not stand out."
+    assert f"Without what L1.H0 looks at there {clause}" in page.text
 
 
 def test_heads_of_several_attentions_have_atlases_and_addresses_of_their_own():
     cross = heads_row(1, 0, "position", "monotonicity", 0.9, 0.0, unit="correlation") | {"attention": "cross"}
-    own = hand_made()["heads"]
-    page = shown({"heads": pd.concat([own.loc[own["value"] < 0.5], pd.DataFrame([cross])])})
+    heads = hand_made()["heads"]
+    page = overview_page({"heads": pd.concat([heads.loc[heads["value"] < 0.5], pd.DataFrame([cross])])})
     assert {"cross.L1.H0", "decoder.L1.H1"} <= {cell["data-head"] for cell in cells(page)}
     assert "Cross-attention" in page.text
     assert "cross.L1.H0 follows the source in order: rank correlation 0.90" in page.text
@@ -144,7 +144,7 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     """A previous-token head that an induction head needs, an unread offset head, two uniform heads, and one that rests
     on the first token."""
     segments = (" ".join(random.Random(number).sample(WORDS, 9)) for number in range(24))
-    plain = [AnnotatedText.plain(f"{each} {each} {each}", f"document {at}") for at, each in enumerate(segments)]
+    plain = [AnnotatedText.plain(f"{each} {each} {each}", f"document {number}") for number, each in enumerate(segments)]
     texts = [replace(text, sentence_starts=(0, 9, 18)) for text in plain]
     layers = [
         [planted.offset(-1, remember=True), planted.offset(-3), planted.uniform],
@@ -155,21 +155,21 @@ def test_the_first_fact_of_each_planted_head_is_what_was_planted_and_stands_on_t
     report.build(model, [corpora.from_rows(texts, name="repeats")], tmp_path / "out", **options)
     run = runs.read(tmp_path / "out")
     tables = {name: run.table(name) for name in run.tables}
-    found = {place: ranked(own) for place, own in facts(tables, OURS).items()}
-    first = {place[2:]: own[0].words.short for place, own in found.items() if own}
+    by_head = {place: ranked(group) for place, group in facts(tables, OURS).items()}
+    first = {place[2:]: group[0].words.short for place, group in by_head.items() if group}
     assert first == {(0, 0): "token before", (0, 1): "token 3 back", (1, 0): "induction", (1, 2): "first token"}
-    needed = {place[2:] for place, own in found.items() if any(fact.is_needed for fact in own)}
+    needed = {place[2:] for place, group in by_head.items() if any(fact.is_needed for fact in group)}
     assert needed == {(0, 0), (1, 0)}
-    assert {place[2:] for place in strongest(found)[:2]} == needed
+    assert {place[2:] for place in strongest(by_head)[:2]} == needed
     line, first = overview(tables, OURS)
     assert line == "L1.H0 looks at what followed this token before (induction), and the model needs it"
     assert run.facts["sentences"] == {"position": first.sentences[0].text}
     assert all(text in page_of(tmp_path / "out").text for text in (line, first.sentences[0].first))
     assert all(fact.look for card in first.cards for fact in card.facts)  # every fact has an example
-    said = {card.id: (card.facts[0].why, card.facts[0].read_by) for card in first.cards if card.facts}
-    assert "what L0.H0, which looks at the token before, wrote into them: without that part" in said["L1.H0"][0]
-    assert said["L0.H0"][1] == "Read by L1.H0’s keys (−100% of the logit difference when cut)."
-    assert all(sentence in page_of(tmp_path / "out").text for sentence in (*said["L1.H0"], *said["L0.H0"]))
+    reasons = {card.id: (card.facts[0].why, card.facts[0].read_by) for card in first.cards if card.facts}
+    assert "what L0.H0, which looks at the token before, wrote into them: without that part" in reasons["L1.H0"][0]
+    assert reasons["L0.H0"][1] == "Read by L1.H0’s keys (−100% of the logit difference when cut)."
+    assert all(sentence in page_of(tmp_path / "out").text for sentence in (*reasons["L1.H0"], *reasons["L0.H0"]))
 
 
 def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
@@ -179,7 +179,7 @@ def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
     readers = [(0.12, 0.1, 0.01, "1.1.k"), (-0.2, -0.3, 0.01, "mlp.1"), (0.3, -0.3, 0.01, "logits")]
     readers += [(0.4, 0.4, 0.2, "1.1.q"), (0.05, 0.05, 0.01, "1.1.v"), (0.02, 0.02, 0.01, "1.0.v")]
     names = ("effect", "choosing", "q", "reader")
-    rows = [at(1, 0) | {"task": "repeat"} | dict(zip(names, each, strict=True)) for each in readers]
+    rows = [head_at(1, 0) | {"task": "repeat"} | dict(zip(names, each, strict=True)) for each in readers]
     tables |= {"writers": writers, "readers": pd.DataFrame(rows)}
     card = card_of(tables, "L1.H0")
     (why, read_by), *_ = [(each.why, each.read_by) for each in card.facts if each.fact.name == "induction"]
@@ -191,12 +191,12 @@ def test_a_card_says_who_wrote_what_its_head_finds_and_who_reads_it():
         "Read by feed-forward 1 (+20% of the logit difference when cut), L1.H1’s keys (−12%), L1.H1’s values (−5%)."
     )
     assert [card.why + card.read_by for card in card_of(tables, "L1.H1").facts] == [""] * 3
-    words = shown(tables).text
+    words = overview_page(tables).text
     assert why in words
     assert read_by in words
 
 
 def writers_row(layer, head, measure, *, explains=False):
-    row = at(layer, head) | {"behaviour": "position", "measure": measure, "kind": "family", "writer": "previous-token"}
+    row = head_at(layer, head) | {"behaviour": "position", "measure": measure, "writer": "previous-token"}
     row |= {"members": "+".join(f"decoder.0.head.{head}" for head in range(9)), "before": 0.96, "without": 0.08}
-    return row | {"others": 100, "others_size": 9, "others_without": 0.95, "explains": explains}
+    return row | {"kind": "family", "others": 100, "others_size": 9, "others_without": 0.95, "explains": explains}

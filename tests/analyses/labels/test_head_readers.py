@@ -17,8 +17,8 @@ from tests.analyses.labels.test_key_writers import labels
 
 def test_the_keys_of_the_induction_head_read_the_previous_token_head_and_the_output_layer_reads_it():
     model = two_layers(PREVIOUS, planted.uniform)
-    asked = labels((0, 0, "previous-token"), (1, 0, "induction"))
-    table = head_readers.measure(model, asked.assign(task="repeat"), behaviours=["position"])
+    claims = labels((0, 0, "previous-token"), (1, 0, "induction"))
+    table = head_readers.measure(model, claims.assign(task="repeat"), behaviours=["position"])
     effects = {(row["layer"], row["reader"]): row["effect"] for row in table.to_dict("records")}
     readers = [*(f"1.{head}.{part}" for part in "qkv" for head in range(2)), "logits"]
     expected = {(0, reader): float(reader == "1.0.k") for reader in readers} | {(1, "logits"): 1.0}
@@ -48,7 +48,7 @@ def test_models_without_edges_and_tasks_that_cannot_be_done_have_no_readers():
         head_readers.measure(tiny.model("post-norm decoder"), labels((0, 0, "induction")))
     with pytest.raises(InputError, match="with an output layer"):
         head_readers.measure(tiny.model("bert"), labels((0, 0, "induction")))
-    asked = labels((0, 0, "previous-token")).assign(task="repeat")
+    claims = labels((0, 0, "previous-token")).assign(task="repeat")
     unable = two_layers(planted.uniform, planted.uniform)
-    assert head_readers.measure(unable, asked, behaviours=["position"]).empty
-    assert head_readers.measure(unable, asked.assign(task=None), behaviours=["position"]).empty
+    assert head_readers.measure(unable, claims, behaviours=["position"]).empty
+    assert head_readers.measure(unable, claims.assign(task=None), behaviours=["position"]).empty

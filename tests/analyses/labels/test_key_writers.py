@@ -31,14 +31,14 @@ def family_of(table: pd.DataFrame, layer: int, measure: str) -> dict:
     return row
 
 
-def said(row: dict) -> str:
+def words(row: dict) -> str:
     return writers_clause(row, vocabulary(OURS))
 
 
 def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote():
     model = two_layers(planted.offset(-2), PREVIOUS, planted.uniform)
-    asked = labels((0, 0, "offset:-2"), (0, 1, "previous-token"), (1, 0, "induction"))
-    table = key_writers.measure(model, asked, {"position": TEXTS}, ["position"])
+    claims = labels((0, 0, "offset:-2"), (0, 1, "previous-token"), (1, 0, "induction"))
+    table = key_writers.measure(model, claims, {"position": TEXTS}, ["position"])
     row = family_of(table, 1, "induction")
     assert (row["writer"], row["members"], row["explains"]) == ("previous-token", "decoder.0.head.1", True)
     assert row["before"] == pytest.approx(1, abs=1e-3)
@@ -50,11 +50,11 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
         {name: float(name == "decoder.0.head.1") for name in writers.index}, abs=1e-6
     )
     assert writers.loc["decoder.0.head.1", "advantage"] == pytest.approx(planted.GAIN, rel=1e-3)
-    assert said(row) == (
+    assert words(row) == (
         "It finds these keys by what L0.H1, which looks at the token before, wrote into them: without that part, its "
         "attention there falls from 100% to 2%; without an equal part from another head, to 100%"
     )
-    assert said(family_of(table, 0, "previous-token")) == (
+    assert words(family_of(table, 0, "previous-token")) == (
         "It finds these keys by what the position embedding wrote into them: without that part, its attention there "
         "falls from 100% to 9%; without an equal part from other writers, to 100%"
     )
@@ -62,24 +62,24 @@ def test_an_induction_head_finds_its_key_by_what_the_previous_token_head_wrote()
 
 def test_a_head_that_finds_keys_by_their_token_has_the_token_embedding():
     model = two_layers(PREVIOUS, planted.uniform, then=planted.same_token)
-    asked = labels((0, 0, "previous-token"), (1, 0, "duplicate-token"))
-    table = key_writers.measure(model, asked, {"position": TEXTS}, ["position"])
+    claims = labels((0, 0, "previous-token"), (1, 0, "duplicate-token"))
+    table = key_writers.measure(model, claims, {"position": TEXTS}, ["position"])
     row = family_of(table, 1, "duplicate-token")
     assert (row["writer"], row["members"], row["explains"]) == ("embed.token", "embed.token", True)
-    assert said(row).startswith("It finds these keys by what the token embedding wrote into them: without that part")
+    assert words(row).startswith("It finds these keys by what the token embedding wrote into them: without that part")
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_heads_that_stand_in_for_each_other_explain_it_together_alone(known):
+@pytest.mark.parametrize("labelled", [True, False])
+def test_heads_that_stand_in_for_each_other_explain_it_together_alone(labelled):
     model = two_layers(PREVIOUS, planted.uniform, PREVIOUS, planted.uniform)
-    asked = labels((0, 0, "previous-token"), *[(0, 2, "previous-token")] * known, (1, 0, "induction"))
-    row = family_of(key_writers.measure(model, asked, {"position": TEXTS}, ["position"]), 1, "induction")
-    assert row["explains"] is known
-    if known:
-        assert said(row).startswith("It finds these keys by what the 2 heads that look at the token before wrote into")
-        assert said(row).endswith("without an equal part from 2 other heads, to 100%")
+    claims = labels((0, 0, "previous-token"), *[(0, 2, "previous-token")] * labelled, (1, 0, "induction"))
+    row = family_of(key_writers.measure(model, claims, {"position": TEXTS}, ["position"]), 1, "induction")
+    assert row["explains"] is labelled
+    if labelled:
+        assert words(row).startswith("It finds these keys by what the 2 heads that look at the token before wrote into")
+        assert words(row).endswith("without an equal part from 2 other heads, to 100%")
     else:
-        assert said(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
+        assert words(row).startswith("No family of writers explains where it looks: without the strongest, L0.H")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "post-norm decoder", "rotary encoder"])
@@ -93,8 +93,8 @@ def test_sums_are_those_of_plain_runs_without_the_writers(name):
     writers = key_contributions(out, layer, head, torch.tensor([[0, 0]])).writers
     sets, sizes = [(), (writers[0],), (writers[-1], writers[2]), (writers[1],)], [0, 1, 2, 2]
     members = torch.tensor([[writer in each for writer in writers] for each in sets])
-    asked = [(layer, head, measure, members, sizes) for measure in claims]
-    added = key_writers._sums(model, ids, groups, claims, asked)
+    requests = [(layer, head, measure, members, sizes) for measure in claims]
+    added = key_writers._sums(model, ids, groups, claims, requests)
     for rows, sums in zip(claims.values(), added, strict=True):
         plain = torch.zeros(2, 1 + len(writers) + len(sets), dtype=torch.float64)
         for prompt, row, claimed in rows:
@@ -109,8 +109,8 @@ def test_sums_are_those_of_plain_runs_without_the_writers(name):
                 - torch.where(mine, 0, weights) / weights[~mine].sum()
             )
             plain[index, 1 : 1 + len(writers)] += keys.values[:, 0] @ ahead
-            seen = ~keys.scores[0].isneginf()
-            spreads = [keys.values[[writers.index(name) for name in each], 0][:, seen].sum(0).std() for each in sets]
+            visible = ~keys.scores[0].isneginf()
+            spreads = [keys.values[[writers.index(name) for name in each], 0][:, visible].sum(0).std() for each in sets]
             for place, family in enumerate(sets):
                 edit = remove_from_key(out, layer, head, family)
                 site = f"{next(iter(model.config.stacks))}.{layer}.attn.scores"
@@ -136,9 +136,9 @@ def test_families_have_the_simplest_label_of_the_same_heads():
 def test_rivals_are_as_many_other_heads_or_any_sets_of_writers():
     writers = ("embed.token", *(f"decoder.0.head.{head}" for head in range(9)), "decoder.0.mlp", "distance")
     family = ("decoder.0.head.1", "decoder.0.head.4")
-    drawn = others(family, writers, 12, 0)
-    assert len({*drawn}) == len(drawn) == 12
-    assert all(len({*each}) == 2 and not {*each} & {*family, "embed.token", "decoder.0.mlp"} for each in drawn)
+    rivals = others(family, writers, 12, 0)
+    assert len({*rivals}) == len(rivals) == 12
+    assert all(len({*each}) == 2 and not {*each} & {*family, "embed.token", "decoder.0.mlp"} for each in rivals)
     assert len(others(family, writers, 21, 0)) == 21  # all pairs of seven
     assert others(writers[1:8], writers, 9, 0) == [writers[8:10]]
     rest = ("embed.token", "decoder.0.head.0")
@@ -193,4 +193,4 @@ def test_what_writes_nearly_all_of_the_keys_explains_only_what_as_much_from_othe
     assert family == pytest.approx(like)
     assert family < 0.4 < whole <= unlike
     row = {"others_size": 0, "members": "embed.token", "writer": "embed.token", "others": 0}
-    assert said(row) == "Nothing but the token embedding writes these keys"
+    assert words(row) == "Nothing but the token embedding writes these keys"

@@ -30,8 +30,8 @@ def annotated(document: str = "one") -> AnnotatedText:
 
 def repeating(count: int, length: int = 7) -> list[AnnotatedText]:
     """Texts of segments that occur three times."""
-    drawn = [random.Random(number).sample(SEGMENT, length) for number in range(count)]
-    return [AnnotatedText((*each,) * 3, (True,) * 3 * length, f"document {n}") for n, each in enumerate(drawn)]
+    segments = [random.Random(number).sample(SEGMENT, length) for number in range(count)]
+    return [AnnotatedText((*each,) * 3, (True,) * 3 * length, f"document {n}") for n, each in enumerate(segments)]
 
 
 def noisy() -> Transformer:
@@ -54,8 +54,8 @@ def controlled(window: Window, looks: Claims, seed: int = 0, **options: bool) ->
 
 def looks_of(behaviour: str, window: Window, *, causal: bool = True) -> dict[str, Claims]:
     """What a behaviour's measures claim and hide."""
-    asked = OURS[behaviour].measurable(causal=causal)
-    return {each.name: each.keys_of(window) for each in asked if each.points and each.hidden and not each.corpus}
+    measures = OURS[behaviour].measurable(causal=causal)
+    return {each.name: each.keys_of(window) for each in measures if each.points and each.hidden and not each.corpus}
 
 
 class TestClaims:
@@ -103,19 +103,19 @@ class TestClaims:
     )
     def test_controls_are_drawn_from_these_keys(self, window, looks, options, keys):
         (row,) = looks
-        drawn = {key for seed in range(200) for key in controlled(window, looks, seed, **options)[1][row]}
-        assert drawn == keys
+        sample = {key for seed in range(200) for key in controlled(window, looks, seed, **options)[1][row]}
+        assert sample == keys
 
     def test_keys_at_usual_distances_are_drawn_from_those_of_the_label_and_seen_by_the_row(self, window):
         usual = distances({10: {7, 5}, 9: {8}, 4: {6}}, causal=True)
         assert usual == [{-1}, {-3, -5}]  # a decoder does not see column 6 from column 4
         assert distances({4: {6}}, causal=False) == [{2}]
-        claim, drawn = {4: frozenset({2}), 9: frozenset({8})}, Counter()
+        claim, counts = {4: frozenset({2}), 9: frozenset({8})}, Counter()
         for seed in range(200):
             control = at_usual_distances(window, claim, usual, random.Random(seed), causal=True)
-            drawn.update(control.items())
-        assert {*drawn} == {(4, frozenset({3})), (4, frozenset({1})), (9, frozenset({8})), (9, frozenset({6, 4}))}
-        assert min(drawn.values()) > 60  # 4 - 5 is outside the text and left out
+            counts.update(control.items())
+        assert {*counts} == {(4, frozenset({3})), (4, frozenset({1})), (9, frozenset({8})), (9, frozenset({6, 4}))}
+        assert min(counts.values()) > 60  # 4 - 5 is outside the text and left out
         far = [frozenset({-7})]  # if none fits, a row keeps its own keys
         assert at_usual_distances(window, {2: {1}}, far, random.Random(0), causal=True) == {2: {1}}
 
@@ -147,11 +147,11 @@ def test_heads_that_stand_in_for_each_other_are_missed_together():
     sets = [[(0, 0)], [(0, 0), (0, 1)], [(0, 2)]]
     joint = knockouts.measure_together(model, texts, [("previous-token", heads) for heads in sets])
     assert [*joint.columns] == knockouts.TOGETHER_COLUMNS
-    one = single.loc[("previous-token", 0, 0)]
-    assert joint["drop"][0] == pytest.approx(one["drop"], rel=1e-4)
-    assert joint["n"].tolist() == [one["n"]] * 3
-    assert joint["control_name"][0] == one["control_name"] == "another distance"
-    assert joint["effect"][1] > 2 * max(one["effect"], 0.1)
+    row = single.loc[("previous-token", 0, 0)]
+    assert joint["drop"][0] == pytest.approx(row["drop"], rel=1e-4)
+    assert joint["n"].tolist() == [row["n"]] * 3
+    assert joint["control_name"][0] == row["control_name"] == "another distance"
+    assert joint["effect"][1] > 2 * max(row["effect"], 0.1)
     assert joint["ci_low"][1] > 0
     assert abs(joint["effect"][2]) < 0.05
 
@@ -163,7 +163,7 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
     for number in range(60):
         rng = random.Random(number)
         segment = rng.sample(SEGMENT, 8)
-        heads = tuple(at + 1 if at < 23 and rng.random() < 0.4 else -1 for at in range(24))
+        heads = tuple(index + 1 if index < 23 and rng.random() < 0.4 else -1 for index in range(24))
         relations = tuple("root" if head < 0 else "amod" for head in heads)
         texts.append(AnnotatedText((*segment,) * 3, (True,) * 24, f"document {number}", None, heads, relations))
     model = Planted(SEGMENT, COPYING, n_ctx=64, start="<s>").build()
@@ -179,7 +179,7 @@ def test_what_a_head_loses_by_position_alone_is_no_effect_of_grammar():
 def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
     """Exchanged keys, other measures and work in the same call do not change the drawn controls."""
     model, texts = noisy(), [annotated(f"document {number}") for number in range(6)]
-    same = ["measure", "layer", "head", "drop", "control", "n"]
+    columns = ["measure", "layer", "head", "drop", "control", "n"]
 
     def measured(**options) -> pd.DataFrame:
         table = knockouts.measure(model, texts, **{"behaviours": ["position"], **options}).table
@@ -190,8 +190,8 @@ def test_what_else_is_asked_and_how_many_at_once_changes_nothing(monkeypatch):
     armed = measured()
     assert armed["exchange"].notna().any()
     monkeypatch.setattr(hiding, "CLAIMS", 1)
-    for other in (armed, measured(armed=()), measured(behaviours=["part-of-speech", "position"])):
-        pd.testing.assert_frame_equal(other[same], bare[same], rtol=1e-4, atol=1e-5)
+    for table in (armed, measured(armed=()), measured(behaviours=["part-of-speech", "position"])):
+        pd.testing.assert_frame_equal(table[columns], bare[columns], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

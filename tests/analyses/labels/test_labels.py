@@ -82,8 +82,8 @@ def test_heads_that_stand_in_for_each_other_are_missed_together_and_as_many_othe
 def test_others_than_those_with_a_label_have_it_by_no_measure():
     """Two heads have the label by one measure and one by another, so one head of four is left."""
     heads = pd.DataFrame([("decoder", "self", 0, head) for head in range(4)], columns=HEAD)
-    about = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
-    labels = heads.iloc[:3].assign(**about, measure=["tag:VERB->NOUN"] * 2 + ["tag:ADP->NOUN"])
+    key = {"behaviour": "part-of-speech", "label": "rule:any->NOUN"}
+    labels = heads.iloc[:3].assign(**key, measure=["tag:VERB->NOUN"] * 2 + ["tag:ADP->NOUN"])
     assert judgement._rivals(heads, labels, labels.iloc[:2], seed=0) == [(0, 3)]
     alone = labels.iloc[:2]
     assert sorted(judgement._rivals(heads, alone, alone, seed=0)) == [(0, 2), (0, 3)]
@@ -106,9 +106,9 @@ def test_what_cannot_be_labelled_is_said_and_an_unknown_behaviour_refused():
     assert result.labels.empty
     assert list(result.labels.columns) == LABEL_COLUMNS
     assert "no pronoun" in result.left_out["coreference"]
-    few = label(model, {"position": repeating_texts(5)})
-    assert few.labels.empty
-    assert "at least 10 documents, got 5" in few.left_out["position"]
+    small = label(model, {"position": repeating_texts(5)})
+    assert small.labels.empty
+    assert "at least 10 documents, got 5" in small.left_out["position"]
     with pytest.raises(InputError, match="no behaviour colour"):
         label(model, {"colour": repeating_texts(2)})
 
@@ -147,22 +147,22 @@ def test_composed_heads_are_labelled_and_impostors_are_not(form):
         "coreference": planted_texts.meetings(composed.lexicon, 100, episodes=4),
     }
     table = label(composed.model, corpora, documents=8, words=20).labels
-    for each in composed.placed:
-        mine = table.loc[(table["layer"] == each.layer) & (table["head"] == each.head), "label"].tolist()
-        assert all(map(each.behaviour.is_called, mine)), each
-        if each.behaviour.name == "noun-to-adjective":
+    for role in composed.placed:
+        mine = table.loc[(table["layer"] == role.layer) & (table["head"] == role.head), "label"].tolist()
+        assert all(map(role.behaviour.is_called, mine)), role
+        if role.behaviour.name == "noun-to-adjective":
             # a rule is always right about these adjectives, so the relation cannot differ; elsewhere the head rests
             assert {*mine} <= {"first-token"}
         else:
-            assert each.behaviour.label is None or each.found(mine), each
+            assert role.behaviour.label is None or role.is_named_by(mine), role
 
 
 def candidates(p_attention: np.ndarray, p_effect: np.ndarray) -> pd.DataFrame:
     """Candidates that pass every margin, each with two p."""
     rows = pd.DataFrame({"layer": range(len(p_attention)), "p_attention": p_attention, "p_effect": p_effect})
-    same = {"stack": "decoder", "attention": "self", "head": 0, "behaviour": "b", "measure": "m", "label": "m"}
-    same |= {"attends": True, "moves": True, "fit": True, "gain": 0.5, "gain_low": 0.4, "bar": 0.0, "effect": 0.5}
-    return rows.assign(**same, effect_low=0.4, readout="next token", masked=np.nan, masked_low=np.nan, masked_p=np.nan)
+    base = {"stack": "decoder", "attention": "self", "head": 0, "behaviour": "b", "measure": "m", "label": "m"}
+    base |= {"attends": True, "moves": True, "fit": True, "gain": 0.5, "gain_low": 0.4, "bar": 0.0, "effect": 0.5}
+    return rows.assign(**base, effect_low=0.4, readout="next token", masked=np.nan, masked_low=np.nan, masked_p=np.nan)
 
 
 def test_a_label_is_wrong_no_more_often_than_its_rate_whichever_evidence_it_rests_on():
@@ -189,7 +189,7 @@ def test_q_of_a_label_is_the_least_rate_at_which_its_evidence_is_called():
         assert q == pytest.approx(least, abs=0.001)
 
 
-def held(**values: object) -> list[str]:
+def evidence_of(**values: object) -> list[str]:
     """The evidence of a head that the choosing half shows by its effect, with some changed values."""
     row = {"attends": False, "bar": 0.03, "gain": 0.04, "gain_low": 0.035, "effect": 0.05, "effect_low": 0.02}
     tiny = np.array([1e-9])
@@ -198,11 +198,11 @@ def held(**values: object) -> list[str]:
 
 def test_what_a_head_needs_without_looking_there_is_no_label():
     """Its whole interval must be above the gain of any head that learnt nothing."""
-    assert held() == ["effect"]
-    assert held(gain_low=0.025) == []
-    assert held(gain=0.2, gain_low=0.15, attends=True) == ["both"]
-    assert held(gain=0.2, gain_low=0.15, attends=True, effect=0.009) == ["attention"]
-    assert held(effect=0.009) == []
+    assert evidence_of() == ["effect"]
+    assert evidence_of(gain_low=0.025) == []
+    assert evidence_of(gain=0.2, gain_low=0.15, attends=True) == ["both"]
+    assert evidence_of(gain=0.2, gain_low=0.15, attends=True, effect=0.009) == ["attention"]
+    assert evidence_of(effect=0.009) == []
 
 
 def test_the_effect_is_that_of_the_least_arm_and_p_the_largest():
@@ -255,20 +255,20 @@ def test_bars_that_were_kept_are_those_of_the_very_texts_that_are_read(tmp_path,
     monkeypatch.setattr(evidence, "_nulls", lru_cache(lambda *_: [null]))
     monkeypatch.setattr(evidence, "_reached", reach_nothing)
 
-    def found(limit: int | None) -> int:
+    def n_read(limit: int | None) -> int:
         corpora, shards = {"position": read("tales:12", limit)}, Shards.for_output(tmp_path / "out", [], {})
         with using(Setting(shards)):
             evidence.bars_of(Study(null.model(), corpora, OURS, 0), [collected(1, 1)])
         return shards.counts["read"]
 
-    assert [found(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
+    assert [n_read(limit) for limit in (6, None, 6, None)] == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("share", [False, True])
 def test_a_bar_is_surpassed_by_one_copy_in_as_many_as_are_said(share):
     """Also for shares: the bar above a baseline of .5 leaves room for a head that is always right."""
-    drawn = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
-    gains = 0.5 - (-drawn).exp() if share else drawn
+    draws = torch.from_numpy(np.random.default_rng(0).gumbel(0.6, 0.1, (4000, 41)))
+    gains = 0.5 - (-draws).exp() if share else draws
     bars = [evidence._surpassed([torch.stack([each, each * 0 + 0.5])], 0.01, ends=share) for each in gains[:, :40]]
     above = gains[:, 40] > torch.tensor(bars)
     assert above.double().mean().item() == pytest.approx(0.012, abs=0.005)  # moments of 40 copies vary
@@ -283,13 +283,13 @@ def test_the_more_measures_the_higher_is_the_bar_of_each(monkeypatch):
 
     def bars(measures: int) -> evidence.Bars:
         names = [measure.name for measure in OURS["position"].measures if measure.unit == "share"][:measures]
-        kept = {f"position: {name}": best for name in names}
-        monkeypatch.setattr(evidence, "_reached", lambda *_: kept)
+        nulls = {f"position: {name}": best for name in names}
+        monkeypatch.setattr(evidence, "_reached", lambda *_: nulls)
         return evidence.bars_of(Study(null.model(), {"position": []}, OURS), [collected(1, 1)])[0]
 
-    one, ten = (max(bars(measures).values()) for measures in (1, 10))
-    assert one == pytest.approx(evidence._surpassed([best], 0.05, ends=True))
-    assert 0.3 < one < ten
+    single, ten = (max(bars(measures).values()) for measures in (1, 10))
+    assert single == pytest.approx(evidence._surpassed([best], 0.05, ends=True))
+    assert 0.3 < single < ten
 
 
 @pytest.mark.parametrize(
@@ -311,5 +311,5 @@ def test_documents_hold_a_hundred_items(items, documents, tokens, read):
 def test_strata_in_which_no_head_stands_out_are_not_knocked_out():
     behaviour, name = OURS["part-of-speech"], "relation:obj:dependent->head@one noun between"
     possible = pd.DataFrame({"measure": [name, "tag:NOUN->ADJ"]})
-    kept = [each.name for each in evidence._without_idle_strata(behaviour, possible).measures]
-    assert kept == [each.name for each in behaviour.measures if "@" not in each.name or each.name == name]
+    names = [each.name for each in evidence._without_idle_strata(behaviour, possible).measures]
+    assert names == [each.name for each in behaviour.measures if "@" not in each.name or each.name == name]

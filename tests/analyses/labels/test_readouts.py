@@ -37,17 +37,17 @@ def window_of(model: Transformer, text: AnnotatedText) -> Window:
     return only
 
 
-def effects(texts: Iterable[AnnotatedText], *, of: Transformer, **options) -> pd.DataFrame:
+def effects(texts: Iterable[AnnotatedText], *, model: Transformer, **options) -> pd.DataFrame:
     """A row by measure, layer and head."""
-    table = knockouts.measure(of, texts, **{"behaviours": ["position"], **options}).table
+    table = knockouts.measure(model, texts, **{"behaviours": ["position"], **options}).table
     return table.set_index(["measure", "layer", "head"], drop=False)
 
 
 def said_by_the_next(slots: Slots) -> Head:
     """Looks at the next token, which determines the word before it, because words come in one fixed cycle."""
     head = planted.offset(1)(slots)
-    for at, word in enumerate(CYCLE):
-        head.moves[slots.token(word), slots.output.start + slots.token(CYCLE[at - 1])] = 12.0
+    for index, word in enumerate(CYCLE):
+        head.moves[slots.token(word), slots.output.start + slots.token(CYCLE[index - 1])] = 12.0
     return head
 
 
@@ -61,14 +61,14 @@ def filler_of_masks(*more: list, with_mask: bool = True) -> Transformer:
 
 
 def cycled(number: int, times: int = 1) -> AnnotatedText:
-    words = tuple(CYCLE[(3 * number + at) % len(CYCLE)] for at in range(13)) * times
+    words = tuple(CYCLE[(3 * number + index) % len(CYCLE)] for index in range(13)) * times
     return AnnotatedText(words, (True,) * len(words), f"document {number}")
 
 
 def test_attention_is_read_from_the_masked_rows_too():
     """A head that looks at the next token does so from a mask; one that looks at the same word again cannot."""
     model = filler_of_masks([planted.same_token, planted.uniform])
-    rows = effects([cycled(number, 2) for number in range(8)], of=model)
+    rows = effects([cycled(number, 2) for number in range(8)], model=model)
     looks = rows.loc[("next-token", 0, 0)]
     assert looks["masked"] == pytest.approx(1, abs=0.01)
     assert looks["masked_low"] > 0.5  # eight documents that agree
@@ -84,12 +84,12 @@ def test_at_most_15_percent_of_the_tokens_are_masked_and_these_are_read():
     assert {len(lot) for lot in lots} == {1}  # of 13 tokens
     assert len({*map(tuple, lots)}) > 5
     ids = way.text(window, [4, 9])
-    assert [at for at, id in enumerate(ids) if id == way.mask_id] == [4, 9]
+    assert [index for index, id in enumerate(ids) if id == way.mask_id] == [4, 9]
     logits = run(model, TokenBatch.from_rows([ids])).logits.log_softmax(-1)[0]
     read = way.read(window, [4, 9])
-    wanted = logits[4, window.ids[4]] + logits[9, window.ids[9]]
-    torch.testing.assert_close(read.value(logits[read.positions]), wanted)
-    assert wanted > -0.1  # the next words determine them
+    expected = logits[4, window.ids[4]] + logits[9, window.ids[9]]
+    torch.testing.assert_close(read.value(logits[read.positions]), expected)
+    assert expected > -0.1  # the next words determine them
 
 
 def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
@@ -100,7 +100,7 @@ def test_the_head_that_fills_masks_needs_the_next_token(monkeypatch):
         return lot(way, window, [row for row in rows if row < len(window.ids) - 1], rng)
 
     monkeypatch.setattr(MaskedWord, "lot", inner)
-    table = effects([cycled(at) for at in range(12)], of=filler_of_masks())
+    table = effects([cycled(number) for number in range(12)], model=filler_of_masks())
     assert {*table["readout"]} == {"masked word"}
     assert table.loc[("next-token", 0, 0), "effect"] > 3
     others = table.loc[(table["head"] == 1) | ~table["measure"].isin(["next-token", "first-token"])]
@@ -124,7 +124,7 @@ def reader_of_tags(causal: bool = False) -> Transformer:
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_head_that_tells_the_tag_is_found_and_no_other(causal):
-    table = effects(map(tagged, range(12)), of=reader_of_tags(causal), training=map(tagged, range(100, 160)))
+    table = effects(map(tagged, range(12)), model=reader_of_tags(causal), training=map(tagged, range(100, 160)))
     assert {*table["readout"]} == {"tag probe"}
     assert table.loc[("previous-token", 0, 0), "effect"] > 1
     assert table.loc[table["head"] == 1, "effect"].abs().max() < 1e-4
@@ -133,7 +133,7 @@ def test_the_head_that_tells_the_tag_is_found_and_no_other(causal):
 
 def test_no_document_trains_the_probe_that_reads_it():
     texts = [tagged(number) for number in range(20)]
-    trained, apart = (effects(texts[:4], of=reader_of_tags(), training=rows) for rows in (texts, texts[4:]))
+    trained, apart = (effects(texts[:4], model=reader_of_tags(), training=rows) for rows in (texts, texts[4:]))
     pd.testing.assert_frame_equal(trained, apart)
 
 
@@ -141,7 +141,7 @@ def test_what_another_probe_read_is_measured_again(tmp_path):
     model, shards = reader_of_tags(), Shards.for_output(tmp_path / "out", [], {})
 
     def measured(start: int) -> pd.DataFrame:
-        return effects(map(tagged, range(4)), of=model, training=map(tagged, range(start, start + 20)))
+        return effects(map(tagged, range(4)), model=model, training=map(tagged, range(start, start + 20)))
 
     with using(Setting(shards)):
         first, again = (measured(start) for start in (100, 200))
@@ -173,8 +173,8 @@ def referring(number: int) -> AnnotatedText:
     """... NAME NAME saw he: "he" is the second name."""
     rng = random.Random(number)
     before = rng.choices(FILLER, k=rng.randrange(5))
-    words, at = (*before, *rng.sample(NAMES, 2), "saw", "he"), len(before)
-    places = ((at, "other"), (at + 1, "own"), (at + 3, "own"))
+    words, start = (*before, *rng.sample(NAMES, 2), "saw", "he"), len(before)
+    places = ((start, "other"), (start + 1, "own"), (start + 3, "own"))
     chains = tuple(Mention(place, place + 1, place, chain) for place, chain in places)
     return AnnotatedText(words, (True,) * len(words), f"document {number}", mentions=chains)
 
@@ -185,7 +185,7 @@ def reader_of_reference() -> Transformer:
 
 def test_the_head_that_brings_the_antecedent_is_needed_and_no_other():
     options = {"training": map(referring, range(100, 250)), "behaviours": ["coreference"]}
-    table = effects(map(referring, range(20)), of=reader_of_reference(), **options)
+    table = effects(map(referring, range(20)), model=reader_of_reference(), **options)
     assert {*table["readout"]} == {"antecedent probe"}
     assert table["drop"]["antecedent", 0, 0] > 1
     assert table["drop"]["antecedent", 0, 1] == pytest.approx(0, abs=1e-4)

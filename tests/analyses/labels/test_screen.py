@@ -26,10 +26,10 @@ def exact() -> pd.DataFrame:
 
 
 def test_what_is_asked_for_is_measured_and_the_rest_is_missing(exact):
-    asked = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
-    result = measured(Screen(asked, least=-9.0, choosing=False)).table
+    cells = {(0, 1, "previous-token"), (1, 0, "offset:-2"), (1, 1, "self")}  # `self` has no key to hide
+    result = measured(Screen(cells, least=-9.0, choosing=False)).table
     assert exact["measured"].all()
-    rows = [key in asked for key in exact[["layer", "head", "measure"]].itertuples(index=False, name=None)]
+    rows = [key in cells for key in exact[["layer", "head", "measure"]].itertuples(index=False, name=None)]
     assert result["measured"].tolist() == rows
     assert sum(rows) == 2
     pd.testing.assert_frame_equal(result.loc[rows, TOLD + ARMS], exact.loc[rows, TOLD + ARMS], rtol=1e-9, atol=1e-12)
@@ -49,9 +49,9 @@ def test_what_is_not_measured_while_labels_are_chosen_is_estimated(exact):
 
 def test_keys_are_exchanged_and_removed_where_hiding_them_costs_enough(exact):
     heads = exact.loc[exact["measure"] == "offset:-2", ["layer", "head", "measure", "effect"]]
-    asked = {*heads[["layer", "head", "measure"]].itertuples(index=False, name=None)}
+    cells = {*heads[["layer", "head", "measure"]].itertuples(index=False, name=None)}
     least = float(heads["effect"].median())
-    result = measured(Screen(asked, least, choosing=False)).table
+    result = measured(Screen(cells, least, choosing=False)).table
     enough = result["measured"] & (result["effect"] >= least)
     assert 0 < enough.sum() < result["measured"].sum() == len(heads)
     pd.testing.assert_frame_equal(result.loc[enough, ARMS], exact.loc[enough, ARMS], rtol=1e-9, atol=1e-12)
@@ -63,11 +63,11 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     monkeypatch.setattr(hiding, "_PARTS", (100, 200))  # so nothing stops early
     least = float(exact["effect"].quantile(0.9))
     result = measured(Screen((), least, choosing=True))
-    table, said = result.table, result.screened
-    assert said is not None
-    assert 0 < said.sampled < said.measured < said.cells == len(exact)
-    assert table["measured"].sum() == said.measured
-    assert table["sampled"].sum() == said.sampled
+    table, screened = result.table, result.screened
+    assert screened is not None
+    assert 0 < screened.sampled < screened.measured < screened.cells == len(exact)
+    assert table["measured"].sum() == screened.measured
+    assert table["sampled"].sum() == screened.sampled
     assert table.loc[table["estimate"] >= least, "measured"].all()
     assert not table.loc[table["estimate"] >= least, "sampled"].any()
     assert (table["sampled"] <= table["measured"]).all()
@@ -76,7 +76,7 @@ def test_what_may_be_large_enough_is_measured_and_some_of_the_rest_drawn(exact, 
     assert (table.loc[~rows, "q"] == 1).all()
     assert (table["q"] >= exact["q"] - 1e-12).all()  # untested rows do not help others to be found
     off = (table["effect"] - table["estimate"]).abs()[table["sampled"]]
-    assert said.error == pytest.approx(np.quantile(off, 0.9))
+    assert screened.error == pytest.approx(np.quantile(off, 0.9))
 
 
 def test_measuring_stops_where_an_effect_is_settled(exact, monkeypatch):
@@ -95,12 +95,12 @@ def test_a_cost_is_settled_where_more_documents_would_not_change_on_which_side_o
     rng = np.random.default_rng(0)
     mean, noise, groups = (0.0, 0.5, 0.06, 0.011, 0.0), (0.004, 0.1, 0.03, 0.004, 0.004), (10, 10, 10, 10, 4)
     costs = {kind: Sums(np.zeros((10, 1, 5)), np.zeros((10, 1, 5))) for kind in KINDS}
-    for at, (own, off, n) in enumerate(zip(mean, noise, groups, strict=True)):
-        lost = own + off * rng.standard_normal(n)
-        lost += own - lost.mean()
-        costs[CLAIM].lost[:n, 0, at] = 3 * lost
+    for column, (level, off, n) in enumerate(zip(mean, noise, groups, strict=True)):
+        lost = level + off * rng.standard_normal(n)
+        lost += level - lost.mean()
+        costs[CLAIM].lost[:n, 0, column] = 3 * lost
         for sums in costs.values():
-            sums.rows[:n, 0, at] = 3.0
+            sums.rows[:n, 0, column] = 3.0
     np.testing.assert_allclose(effect_of(costs), [mean], atol=1e-12)
     assert settled(costs, 0.01, 100_000).tolist() == [[True, True, False, False, False]]
     assert settled(costs, 0.01, 1).tolist() == [[True, True, True, False, False]]
@@ -126,6 +126,6 @@ def test_screened_labels_are_those_of_all_effects(monkeypatch):
     assert not whole.screened
     assert whole.evidence["measured"].dropna().all()
     assert screened.screened["position"].measured < screened.screened["position"].cells
-    told = screened.evidence
-    assert told.loc[told["measured"].eq(False), "error"].notna().all()
-    assert told.loc[told["measured"].eq(True), "error"].isna().all()
+    evidence = screened.evidence
+    assert evidence.loc[evidence["measured"].eq(False), "error"].notna().all()
+    assert evidence.loc[evidence["measured"].eq(True), "error"].isna().all()

@@ -72,10 +72,10 @@ def additive(costs: dict[tuple[int, int], float]):
 def smallest(places, single, enough, cost) -> list[tuple[int, int]]:
     """The set found if sets cost `cost`."""
     search = sets.smallest(places, single, enough)
-    asked = next(search)
+    heads = next(search)
     while True:
         try:
-            asked = search.send(cost(asked))
+            heads = search.send(cost(heads))
         except StopIteration as end:
             return end.value
 
@@ -100,11 +100,11 @@ def test_other_sets_have_as_many_heads_of_the_same_layers():
     others, possible = sets.other_sets([(0, 1), (0, 2), (2, 0)], [*product(range(3), range(4))], 999, 0)
     assert possible == len(others) == 3
     assert [[*each] for each in others] == [[(0, 0), (0, 3), (2, head)] for head in (1, 2, 3)]
-    drawn, possible = sets.other_sets([(0, 0), (1, 1), (1, 2)], [*product(range(2), range(12))], 9, 0)
-    assert (len({*drawn}), possible) == (9, 11 * math.comb(10, 2))
-    assert all([layer for layer, _ in each] == [0, 1, 1] and {*each}.isdisjoint({(0, 0), (1, 1)}) for each in drawn)
-    few, _ = sets.other_sets([(0, 0), (0, 1), (0, 2)], [*product(range(2), range(4))], 99, 0)
-    assert [layer for layer, _ in few[0]] == [0, 1, 1]
+    sample, possible = sets.other_sets([(0, 0), (1, 1), (1, 2)], [*product(range(2), range(12))], 9, 0)
+    assert (len({*sample}), possible) == (9, 11 * math.comb(10, 2))
+    assert all([layer for layer, _ in each] == [0, 1, 1] and {*each}.isdisjoint({(0, 0), (1, 1)}) for each in sample)
+    fallback, _ = sets.other_sets([(0, 0), (0, 1), (0, 2)], [*product(range(2), range(4))], 99, 0)
+    assert [layer for layer, _ in fallback[0]] == [0, 1, 1]
     assert sets.other_sets([(0, 0), (0, 1)], [(0, 0), (0, 1)], 9, 0) == ([], 0)
 
 
@@ -130,8 +130,8 @@ def test_a_set_is_called_by_the_rule_that_all_its_heads_follow_and_mixed_ones_by
 
     last, next_noun = ("worse", "last VERB"), ("worse", "next NOUN")
     cases = [(), (last, last), (last, next_noun), (last, ("beats", "no rule"))]
-    named = [sets._name("relation:obj", rules(*case)) for case in cases]
-    assert named == ["set:relation:obj", "set:rule:last VERB", None, "set:relation:obj"]
+    names = [sets._name("relation:obj", rules(*case)) for case in cases]
+    assert names == ["set:relation:obj", "set:rule:last VERB", None, "set:relation:obj"]
 
 
 def test_atlas_card_and_report_say_that_they_are_needed_together(twins):
@@ -145,5 +145,5 @@ def test_atlas_card_and_report_say_that_they_are_needed_together(twins):
     page = Page(render(line, [first, report], [], {}))
     (atlas,) = first.atlases
     assert [each.state for each in atlas.layers[0]] == ["needed", "quiet", "needed"]
-    said = "L0.H0 and L0.H2 look at the token before: hiding that from all of them costs"
-    assert page.text.count(said) == 7  # in the headline, in the report, and twice on each of two cards
+    sentence = "L0.H0 and L0.H2 look at the token before: hiding that from all of them costs"
+    assert page.text.count(sentence) == 7  # in the headline, in the report, and twice on each of two cards

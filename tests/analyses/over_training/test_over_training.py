@@ -90,20 +90,20 @@ def run_of(folder: Path, lines: list[dict], name: str = "run"):
 class TestALook:
     def test_planted_heads_have_all_of_what_they_do_and_the_others_next_to_nothing(self, grown):
         before = torch.get_rng_state()
-        found = measures(grown, corpus=texts(8))
+        scores = measures(grown, corpus=texts(8))
         assert torch.equal(torch.get_rng_state(), before)  # it does not disturb training
-        assert measures(grown, corpus=texts(8)) == found
-        assert all(np.isfinite(value) for value in found.values())
-        assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
-        assert found["heads/induction/L1.H0"] == pytest.approx(1, abs=1e-3)
-        assert found["heads/previous-token/L0.H1"] == pytest.approx(found["baseline/previous-token"], abs=1e-6)
-        assert found["heads/induction/L0.H0"] < 1e-3
-        assert found["heads/tag/L0.H1"] == pytest.approx(1, abs=1e-6)  # uniform, so no preference
-        assert found["heads/tag/L1.H1"] > 2.5  # a quarter of the words are adjectives: 4, less what little text pulls
-        assert found["model/copying"] == 1
-        assert (found["model/previous-token"], found["model/induction"]) == pytest.approx((1, 1), abs=1e-3)
-        assert found["baseline/tag"] == 1
-        assert not any("antecedent" in name for name in found)  # the text has no chains
+        assert measures(grown, corpus=texts(8)) == scores
+        assert all(np.isfinite(value) for value in scores.values())
+        assert scores["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert scores["heads/induction/L1.H0"] == pytest.approx(1, abs=1e-3)
+        assert scores["heads/previous-token/L0.H1"] == pytest.approx(scores["baseline/previous-token"], abs=1e-6)
+        assert scores["heads/induction/L0.H0"] < 1e-3
+        assert scores["heads/tag/L0.H1"] == pytest.approx(1, abs=1e-6)  # uniform, so no preference
+        assert scores["heads/tag/L1.H1"] > 2.5  # a quarter of the words are adjectives: 4, less what little text pulls
+        assert scores["model/copying"] == 1
+        assert (scores["model/previous-token"], scores["model/induction"]) == pytest.approx((1, 1), abs=1e-3)
+        assert scores["baseline/tag"] == 1
+        assert not any("antecedent" in name for name in scores)  # the text has no chains
 
     def test_relations_and_pairs_of_tags_are_followed_for_the_cards_and_not_drawn(self, grown, tmp_path):
         chained = [(-1, *range(len(text.words) - 1)) for text in texts(4)]  # every word's head is the word before
@@ -111,34 +111,34 @@ class TestALook:
             replace(text, heads=heads, relations=("root", *("obj",) * (len(heads) - 1)))
             for text, heads in zip(texts(4), chained, strict=True)
         ]
-        found = measures(grown, corpus=related)
+        scores = measures(grown, corpus=related)
         name = "relation:obj:dependent->head"
-        assert found[f"heads/{name}/L0.H0"] == pytest.approx(1)  # the previous token's head
-        assert found[f"baseline/{name}"] == pytest.approx(1)  # a fixed offset finds it
-        assert {"heads/tag/L1.H1", "heads/tag:NOUN->NOUN/L1.H1"} <= {*found}
-        assert not any(":" in each for each in found if each.startswith("model/"))
-        run = run_of(tmp_path, [{"step": step, "loss": 5.0, **found} for step in (100, 200)])
+        assert scores[f"heads/{name}/L0.H0"] == pytest.approx(1)  # the previous token's head
+        assert scores[f"baseline/{name}"] == pytest.approx(1)  # a fixed offset finds it
+        assert {"heads/tag/L1.H1", "heads/tag:NOUN->NOUN/L1.H1"} <= {*scores}
+        assert not any(":" in each for each in scores if each.startswith("model/"))
+        run = run_of(tmp_path, [{"step": step, "loss": 5.0, **scores} for step in (100, 200)])
         assert name in {*when_formed(forming(run, grown))["measure"]}
         assert not any(":" in each for each in formed(run)["measure"])
 
     def test_a_text_that_cannot_be_read_leaves_the_repeats_and_an_encoder_all_but_what_it_foretells(self, grown):
-        found = measures(grown)
-        assert {name.rsplit("/", 1)[0] for name in found if name.startswith("heads/")} == {"heads/induction"}
-        assert "model/in-context" not in found
+        scores = measures(grown)
+        assert {name.rsplit("/", 1)[0] for name in scores if name.startswith("heads/")} == {"heads/induction"}
+        assert "model/in-context" not in scores
         encoder = Planted(WORDS, [[planted.offset(-1)]], n_ctx=110, causal=False).build()
-        found = measures(encoder, corpus=texts(4))  # it predicts nothing, so only the rest is measured
-        assert found["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
-        assert not {"model/copying", "model/in-context"} & {*found}
+        scores = measures(encoder, corpus=texts(4))  # it predicts nothing, so only the rest is measured
+        assert scores["heads/previous-token/L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert not {"model/copying", "model/in-context"} & {*scores}
 
     def test_each_kind_of_attention_of_two_stacks_has_a_name_of_its_own(self):
         plans = {"encoding": [[planted.offset(-1)]], "crossing": [[planted.offset(0), planted.uniform]]}
         model = Planted(WORDS[:9], [[planted.uniform]], n_ctx=32, start="<s>", **plans).build()
         words = " ".join(random.Random(0).choices(WORDS[:9], k=12))
-        found = measures(model, corpus=[AnnotatedText.plain(words, f"d{n}") for n in range(2)])
-        assert found["heads/previous-token/encoder.L0.H0"] == pytest.approx(1, abs=1e-3)
-        assert found["heads/previous-token/decoder.L0.H0"] < 0.5
-        assert found["heads/monotonicity/cross.L0.H0"] > 0.99
-        assert found["baseline/cross.monotonicity"] == 0
+        scores = measures(model, corpus=[AnnotatedText.plain(words, f"d{n}") for n in range(2)])
+        assert scores["heads/previous-token/encoder.L0.H0"] == pytest.approx(1, abs=1e-3)
+        assert scores["heads/previous-token/decoder.L0.H0"] < 0.5
+        assert scores["heads/monotonicity/cross.L0.H0"] > 0.99
+        assert scores["baseline/cross.monotonicity"] == 0
 
     def test_what_was_read_helps_a_model_that_copies_and_no_other(self, grown):
         ids = repeated(grown, 54, 8, seed=0)
@@ -238,8 +238,8 @@ class TestTheCommand:
         before = contents(steps)
         ended = command(capsys, "over-training", str(steps), "--out", str(out))
         assert not ended.code
-        said, wrote, *_ = ended.out.splitlines()
-        assert said.endswith("2 looks: too few to tell a phase change: expected at least 4.")
+        summary, wrote, *_ = ended.out.splitlines()
+        assert summary.endswith("2 looks: too few to tell a phase change: expected at least 4.")
         assert wrote.startswith(f"wrote {out / 'report.html'}")
         assert contents(steps) == before
         (run,) = json.loads((out / "run.json").read_text())["runs"]
@@ -261,11 +261,11 @@ class TestTheCommand:
         assert not outside_addresses(page)
         assert HOSTILE not in (out / "report.html").read_text()
         losses = "not recorded, and there are no snapshots to measure"  # beside runs with more
-        said = HOSTILE, f"{HOSTILE} (2)", "Phase change between", "No phase change", losses
-        assert [each for each in said if each not in page.text] == []
-        named = {HOSTILE, f"{HOSTILE} (2)"}
-        assert {*pd.read_csv(out / "tables/forming.csv")["run"]} == {*named, "losses"}
-        assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == named
+        phrases = HOSTILE, f"{HOSTILE} (2)", "Phase change between", "No phase change", losses
+        assert [each for each in phrases if each not in page.text] == []
+        names = {HOSTILE, f"{HOSTILE} (2)"}
+        assert {*pd.read_csv(out / "tables/forming.csv")["run"]} == {*names, "losses"}
+        assert {*pd.read_csv(out / "tables/formed.csv")["run"]} == names
 
 
 def test_in_the_figure_runs_stand_side_by_side_on_the_same_axes_and_the_best_head_is_named(tmp_path):
@@ -274,11 +274,11 @@ def test_in_the_figure_runs_stand_side_by_side_on_the_same_axes_and_the_best_hea
     figure = figures.forming(table, {"a": (2200, 2300), "b": None}, {"a": (1000,)})
     left, right = figure.axes[::2], figure.axes[1::2]
     assert [ax.get_ylabel() for ax in left] == ["loss (nats)", "in-context\nscore (nats)", "copying", "induction"]
-    for one, other in zip(left, right, strict=True):
-        assert (one.get_ylim(), one.get_xlim()) == (other.get_ylim(), other.get_xlim())
-        (band,) = [patch.get_extents().transformed(one.transData.inverted()) for patch in one.patches]
+    for first, second in zip(left, right, strict=True):
+        assert (first.get_ylim(), first.get_xlim()) == (second.get_ylim(), second.get_xlim())
+        (band,) = [patch.get_extents().transformed(first.transData.inverted()) for patch in first.patches]
         assert (band.x0, band.x1) == pytest.approx((2200, 2300))  # the phase change
-        assert not other.patches
+        assert not second.patches
     assert [text.get_text() for text in left[-1].texts] == ["L1.H1"]  # idle heads are not named
     (best,) = [line for line in left[-1].lines if to_hex(line.get_color()) == POSITION]
     assert np.max(best.get_ydata()) == 0.8
@@ -286,14 +286,14 @@ def test_in_the_figure_runs_stand_side_by_side_on_the_same_axes_and_the_best_hea
 
 def look_at(step: int, heads: int = 3, layers: int = 2) -> dict:
     """A look at induction in which every head has .02."""
-    found = {f"heads/induction/L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
-    return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **found}
+    scores = {f"heads/induction/L{layer}.H{head}": 0.02 for layer in range(layers) for head in range(heads)}
+    return {"step": step, "loss": 5.0, "baseline/induction": 0.02, **scores}
 
 
 def curves(*values: float, baseline: float = 0.02) -> pd.DataFrame:
     """One head's looks, at steps 100, 200, ..."""
-    about = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "measure": "induction", "run": "r"}
-    rows = [about | {"step": 100 * at, "value": value} for at, value in enumerate(values, 1)]
+    key = {"stack": "decoder", "attention": "self", "layer": 1, "head": 0, "measure": "induction", "run": "r"}
+    rows = [key | {"step": 100 * index, "value": value} for index, value in enumerate(values, 1)]
     return pd.DataFrame(rows).assign(baseline=baseline)
 
 
@@ -333,8 +333,8 @@ class TestTheCard:
         assert f"{does}: formed by step 300 of 400, not yet at 200." in page.text
         assert "0.020 at step 100, 0.920 at step 400; the strictest baseline (grey) has 0.020." in page.text
         assert "tables/when_formed: stack decoder, attention self, layer 1, head 0, measure induction" in page.text
-        (drawn,) = [str(attrs["d"]) for tag, attrs in page.tags if tag == "path" and attrs.get("class") == "line"]
-        points = np.array([each.split() for each in re.split("[ML]", drawn)[1:]], dtype=float)
+        (curve,) = [str(attrs["d"]) for tag, attrs in page.tags if tag == "path" and attrs.get("class") == "line"]
+        points = np.array([each.split() for each in re.split("[ML]", curve)[1:]], dtype=float)
         np.testing.assert_allclose(points[:, 0], [61, 120, 179, 238])
         np.testing.assert_allclose(points[:, 1], [41.2, 41.2, 17.2, 5.2])
 
@@ -354,7 +354,7 @@ class TestWhichRun:
     def model(self) -> Transformer:
         return tiny.model("gpt2")
 
-    def known(self, name: str | Path, model: Transformer) -> tuple[Path, int]:
+    def folder_and_looks(self, name: str | Path, model: Transformer) -> tuple[Path, int]:
         run = run_of_model(str(name), model)
         assert run is not None
         return run.folder, run.looks
@@ -364,17 +364,17 @@ class TestWhichRun:
         save(model, out)
         assert run_of_model(str(out), model) is None
         looks = [look_at(step) for step in (100, 200, 300)]
-        beside = record(out / "training" / "mine", *looks)
-        assert self.known(out, model) == (beside, 3)
+        folder = record(out / "training" / "mine", *looks)
+        assert self.folder_and_looks(out, model) == (folder, 3)
         record(out, *looks[:2])
-        assert self.known(out, model) == (out, 2)
+        assert self.folder_and_looks(out, model) == (out, 2)
         save(model, out / "steps" / "000100")
-        assert self.known(out / "steps" / "000100", model) == (out, 1)
+        assert self.folder_and_looks(out / "steps" / "000100", model) == (out, 1)
 
     @pytest.mark.parametrize(("name", "n_looks"), [("default", 68), ("textbook", 9)])
     def test_those_that_come_with_interp_have_their_own(self, name, n_looks):
-        folder, found = self.known(name, load(name))
-        assert (folder.name, found) == (name, n_looks)
+        folder, looks = self.folder_and_looks(name, load(name))
+        assert (folder.name, looks) == (name, n_looks)
         assert run_of_model("minilm", tiny.model("gpt2")) is None
 
     def test_one_that_is_damaged_or_of_other_heads_or_tells_of_none_is_passed_over(self, model, tmp_path):
@@ -383,8 +383,8 @@ class TestWhichRun:
         with pytest.raises(InputError):
             read_run(tmp_path / "m", "m", None)
         assert run_of_model(str(tmp_path / "m"), model) is None
-        for other in (look_at(1, layers=1, heads=1), {"step": 1, "loss": 2.0}):
-            record(tmp_path / "m", other, {**other, "step": 2})
+        for line in (look_at(1, layers=1, heads=1), {"step": 1, "loss": 2.0}):
+            record(tmp_path / "m", line, {**line, "step": 2})
             assert run_of_model(str(tmp_path / "m"), model) is None
 
     def test_one_that_is_named_must_be_of_the_model_and_tell_of_heads(self, model, tmp_path):
@@ -400,11 +400,11 @@ class TestWhichRun:
         run = run_of_folder(record(tmp_path / "run", *(look_at(step) for step in (1, 2))), load)
         settled = {"behaviours": ["position"], "labels": False, "probes": False, "pairs": 4}
         out = report.build(model, [], tmp_path / "out", training=run, **settled)
-        left = runs.read(out)
-        assert left.facts["training"]["looks"] == 2
-        assert left.facts["training"]["directory"] == "run"  # a page names no directories without need
-        places = left.table("heads")[["stack", "attention", "layer", "head"]].drop_duplicates()
+        stored = runs.read(out)
+        assert stored.facts["training"]["looks"] == 2
+        assert stored.facts["training"]["directory"] == "run"  # a page names no directories without need
+        places = stored.table("heads")[["stack", "attention", "layer", "head"]].drop_duplicates()
         for name in ("forming", "when_formed"):
-            assert len(places.merge(left.table(name))) == len(left.table(name)) > 0
+            assert len(places.merge(stored.table(name))) == len(stored.table(name)) > 0
         assert "2 looks at heads, recorded while it was trained" in page_of(out).text
-        assert {"position-heads", "position-gains"} <= {*drawings(left)}  # a report's own figures, too
+        assert {"position-heads", "position-gains"} <= {*drawings(stored)}  # a report's own figures, too

@@ -64,12 +64,12 @@ def stopping_at(step: int):
 def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_of(recipe, run):
     ended = run(recipe, "--out", "run")
     assert ended.code == 0
-    *told, written, see = ended.out.splitlines()
-    assert [line.split(":")[0] for line in told[::2]] == [f"step {step} of 6" for step in (2, 4, 6)]
-    assert "; book " in told[0]
-    assert "previous-token 0.250" in told[0]
-    assert told[1].startswith("  the")
-    assert written.startswith("wrote run: ")
+    *progress, wrote, see = ended.out.splitlines()
+    assert [line.split(":")[0] for line in progress[::2]] == [f"step {step} of 6" for step in (2, 4, 6)]
+    assert "; book " in progress[0]
+    assert "previous-token 0.250" in progress[0]
+    assert progress[1].startswith("  the")
+    assert wrote.startswith("wrote run: ")
     assert see.endswith("interp report --model run")
     facts = json.loads(Path("run/run.json").read_text())
     assert (facts["made_by"], facts["config"]["decoder"]["d_model"]) == (training.MAKER, 14)
@@ -82,8 +82,8 @@ def test_a_run_leaves_a_model_that_can_be_reported_on_and_says_what_it_was_made_
 
 def test_heads_are_left_unmeasured_and_looks_are_lines_of_json_or_nothing_as_asked(recipe, run, monkeypatch):
     monkeypatch.setattr(forming, "measures", lambda model: pytest.fail("not asked for"))
-    *looks, written = map(json.loads, run(recipe, "--out", "run", "--no-measures", "--json").out.splitlines())
-    assert written == {"out": "run"}
+    *looks, output = map(json.loads, run(recipe, "--out", "run", "--no-measures", "--json").out.splitlines())
+    assert output == {"out": "run"}
     assert looks[-1]["step"] == looks[-1]["steps"]
     assert {"loss", "tokens_per_second", "numbers", "sample"} <= looks[-1].keys()
     assert run(recipe, "--out", "quiet", "--no-measures", "--quiet") == (0, "", "")
@@ -157,8 +157,8 @@ def test_processes_of_torchrun_share_a_run_and_one_of_them_tells(recipe, run):
     shared = [*start, "-m", "analyses.cli.app", "train", recipe, "--out", "shared", *alone, "--parallel", "ddp"]
     ended = subprocess.run(shared, check=False, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr
-    told = [line.split(":")[0] for line in ended.stdout.splitlines() if line.startswith(("step", "wrote"))]
-    assert told == ["step 2 of 6", "step 4 of 6", "step 6 of 6", "wrote shared"]
+    lines = [line.split(":")[0] for line in ended.stdout.splitlines() if line.startswith(("step", "wrote"))]
+    assert lines == ["step 2 of 6", "step 4 of 6", "step 6 of 6", "wrote shared"]
     torch.testing.assert_close(weights("shared"), weights("alone"), rtol=0, atol=1e-4)
     assert json.loads(Path("shared/run.json").read_text())["steps"] == 6
 
@@ -173,15 +173,15 @@ def test_a_training_whose_lines_nobody_reads_goes_on_to_its_end(recipe, run, mon
 
 
 def test_held_out_pairs_are_what_their_attention_is_measured_on(tmp_path, monkeypatch):
-    (tmp_path / "words.tsv").write_text("word\tsounds\n" + "".join(f"w{at}\tA B\n" for at in range(20)))
+    (tmp_path / "words.tsv").write_text("word\tsounds\n" + "".join(f"w{number}\tA B\n" for number in range(20)))
     tables = TABLES | {"model": TABLES["model"] | {"kind": "encoder-decoder"}}
     tables |= {"data": {"words": {"kind": "pairs", "path": "words.tsv", "held_out": 0.4}}}
     (tmp_path / "pairs.toml").write_text(tomli_w.dumps(tables))
-    asked = {}
-    monkeypatch.setattr(forming, "measures", lambda model, corpus: asked.update(corpus=corpus) or {})
+    options = {}
+    monkeypatch.setattr(forming, "measures", lambda model, corpus: options.update(corpus=corpus) or {})
     training.train(str(tmp_path / "pairs.toml"), tmp_path / "run")
     held_out = recipes.read(tmp_path / "pairs.toml").data["words"].sides[1]
-    assert [text.text for text in asked["corpus"]] == [source for source, _ in held_out]
+    assert [text.text for text in options["corpus"]] == [source for source, _ in held_out]
 
 
 def test_a_directory_with_anything_of_anyone_else_is_refused_and_left_alone(recipe, trained, capsys):

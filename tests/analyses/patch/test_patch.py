@@ -61,23 +61,23 @@ def by_position(model, pairs) -> pd.DataFrame:
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, model) -> Path:
+def folder(tmp_path, monkeypatch, model) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(frame, "opened", lambda *_: model)
     return tmp_path
 
 
 @pytest.fixture
-def patched(here, capsys):
+def patched(folder, capsys):
     """Run the command; return its cells, run.json and page text."""
 
     def run(*arguments: str) -> tuple[pd.DataFrame, dict, str]:
         ended = command(capsys, "patch", *arguments)
         assert (ended.code, "interp:" in ended.err) == (0, False)
-        facts = json.loads((here / "patch/run.json").read_text())
-        assert all((here / "patch" / name).is_file() for name in facts["files"])
-        cells = pd.read_parquet(here / "patch/tables/cells.parquet")
-        return cells, facts | {"printed": ended.out}, " ".join(page_of(here / "patch").text.split())
+        facts = json.loads((folder / "patch/run.json").read_text())
+        assert all((folder / "patch" / name).is_file() for name in facts["files"])
+        cells = pd.read_parquet(folder / "patch/tables/cells.parquet")
+        return cells, facts | {"printed": ended.out}, " ".join(page_of(folder / "patch").text.split())
 
     return run
 
@@ -96,8 +96,8 @@ def test_what_is_too_little_to_tell_has_no_interval(model, by_position):
     assert by_position.loc[by_position["n"] == 2, bounds].isna().all(axis=None)  # bounds would coincide
     assert by_position.loc[(by_position["n"] == 3) & (by_position["effect"] != 0), "ci_low"].notna().any()
     assert by_position["token"].isna().all()  # prompts differ there
-    same = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3)
-    before = same[same["position"] < 3]  # cells that change nothing are not tested
+    table = on_rows(model, [("the dog saw Tim", "the dog saw Sue", "He", "She")] * 3)
+    before = table[table["position"] < 3]  # cells that change nothing are not tested
     assert (before["effect"] == 0).all()
     assert before["p"].isna().all()
 
@@ -110,8 +110,8 @@ def test_shares_are_the_same_where_the_whole_difference_is_below_zero():
 
 
 def test_a_bare_word_gets_its_space_and_the_command_has_the_table_s_metrics():
-    asked = [("was sad", "she"), ("was sad ", "she"), ("was sad", " she"), ("was sad", ", she")]
-    assert [with_space(*each) for each in asked] == [" she", "she", " she", ", she"]
+    cases = [("was sad", "she"), ("was sad ", "she"), ("was sad", " she"), ("was sad", ", she")]
+    assert [with_space(*each) for each in cases] == [" she", "she", " she", ", she"]
     assert [each.value for each in Metric] == list(patching.METRICS)
 
 
@@ -133,8 +133,8 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
     meshes = [each for ax in figure.axes[:2] for each in ax.collections if isinstance(each, QuadMesh)]
     assert meshes[0].norm is meshes[1].norm
     quantity = "share" if cells["share"].notna().any() else "effect"
-    shown = np.asarray(meshes[0].get_array(), dtype=float).ravel()
-    np.testing.assert_allclose(shown, cells.loc[cells["direction"] == "denoise", quantity])
+    values = np.asarray(meshes[0].get_array(), dtype=float).ravel()
+    np.testing.assert_allclose(values, cells.loc[cells["direction"] == "denoise", quantity])
     dollars = on_rows(worded("$a", "$b"), [("$a saw", "$b saw", "He", "She")], "resid_pre")
     alone = figures.cell_map(dollars, "logit_difference")
     alone.draw_without_rendering()  # a dollar sign starts no formula
@@ -165,95 +165,95 @@ def test_both_directions_have_one_scale_and_the_table_s_values(model, pairs):
         ([*ONE, "--estimates", "--metric", "logit_difference", "--metric", "rank"], "rank has no gradient"),
     ],
 )
-def test_bad_input_is_one_line_and_leaves_nothing(here, capsys, arguments, says):
+def test_bad_input_is_one_line_and_leaves_nothing(folder, capsys, arguments, says):
     """Bad arguments, or bad content of a file of pairs."""
     if isinstance(arguments, bytes):
         Path("pairs.csv").write_bytes(arguments)
-    before = os.listdir(here)
-    given = ["--pairs", "pairs.csv"] if isinstance(arguments, bytes) else arguments
-    assert says in refusal(capsys, "patch", *given)
-    assert os.listdir(here) == before
+    before = os.listdir(folder)
+    options = ["--pairs", "pairs.csv"] if isinstance(arguments, bytes) else arguments
+    assert says in refusal(capsys, "patch", *options)
+    assert os.listdir(folder) == before
 
 
-def test_the_page_has_every_section_and_needs_nothing_from_outside(here, patched, monkeypatch):
+def test_the_page_has_every_section_and_needs_nothing_from_outside(folder, patched, monkeypatch):
     table().to_csv("pairs.csv", index=False)
-    asked = "--pairs", "pairs.csv", "--estimates", "--direction", "denoise"
-    monkeypatch.setattr(sys, "argv", ["interp", "patch", *asked, "--out", "patch"])
-    cells, facts, shown = patched(*asked)
+    options = "--pairs", "pairs.csv", "--estimates", "--direction", "denoise"
+    monkeypatch.setattr(sys, "argv", ["interp", "patch", *options, "--out", "patch"])
+    cells, facts, text = patched(*options)
     strongest = figures.cell_name(cells.loc[cells["effect"].abs().idxmax()].to_dict())
     printed = facts["printed"].replace(" \\\n        ", " ").splitlines()
     assert printed[-4] == f"wrote {os.path.join('patch', 'report.html')}; beside it run.json and tables/"
     assert printed[-3].startswith("open file:///")
     assert printed[-2] == f"next: interp view 'Tim saw' --head {strongest}"  # the prompt that was run, not one of ours
-    assert printed[-1] == f"      interp patch {' '.join(asked)} --by-position"
+    assert printed[-1] == f"      interp patch {' '.join(options)} --by-position"
     assert sum("rank correlation" in line for line in printed) == 4
-    page = page_of(here / "patch")
+    page = page_of(folder / "patch")
     ids = [attrs["id"] for tag, attrs in page.tags if tag == "h2" and "id" in attrs]
     assert ids[:1] + ids[2:] == ["attention", "estimates", "reading", "made", "cite"]
     assert (outside_addresses(page), unlisted(page)) == ([], [])
     assert not any(tag in {"link", "iframe", "object"} for tag, _ in page.tags)
-    said = "4 pairs of prompts from pairs.csv.", "Fewer than 20 pairs", "In short", "This model has two layers"
-    assert [each for each in said if each not in shown] == []
-    assert "nan" not in shown.lower().split()
-    assert f"Put back alone: {strongest}" in shown
+    phrases = "4 pairs of prompts from pairs.csv.", "Fewer than 20 pairs", "In short", "This model has two layers"
+    assert [each for each in phrases if each not in text] == []
+    assert "nan" not in text.lower().split()
+    assert f"Put back alone: {strongest}" in text
     assert {"tables/estimates.csv", "tables/correlations.parquet", "report.html"} <= set(facts["files"])
     assert facts["estimates"]["edges"]["steps"] == 5
 
 
-def test_bars_are_the_answers_probabilities_and_cells_lead_to_attention(here, patched, model, pairs):
+def test_bars_are_the_answers_probabilities_and_cells_lead_to_attention(folder, patched, model, pairs):
     table().to_csv("pairs.csv", index=False)
     cells, _, _ = patched("--pairs", "pairs.csv", "--direction", "noise")
-    shares = pd.read_csv(here / "patch/tables/pairs.csv")
-    asked = torch.arange(len(pairs)), pairs.last
+    shares = pd.read_csv(folder / "patch/tables/pairs.csv")
+    ends = torch.arange(len(pairs)), pairs.last
     for side, text in (("clean", pairs.clean), ("corrupt", pairs.corrupt)):
-        exact = interp.run(model, text).logits[asked].softmax(-1)
+        exact = interp.run(model, text).logits[ends].softmax(-1)
         for kind, ids in (("right", pairs.right), ("wrong", pairs.wrong)):
-            np.testing.assert_allclose(shares[f"{side}_{kind}_probability"], exact[asked[0], ids], rtol=1e-5)
+            np.testing.assert_allclose(shares[f"{side}_{kind}_probability"], exact[ends[0], ids], rtol=1e-5)
     layer, head = cells.loc[cells["effect"].abs().idxmax(), ["layer", "head"]]
     site = f"decoder.{layer}.attn.z"
     corrupted = interp.run(model, pairs.corrupt, capture=site)[site]
     patched_run = interp.run(model, pairs.clean, edit={site: interp.patch(corrupted, head=int(head))})
-    exact = patched_run.logits[asked].softmax(-1)[asked[0]]
-    page = (here / "patch/report.html").read_text("utf-8")
+    exact = patched_run.logits[ends].softmax(-1)[ends[0]]
+    page = (folder / "patch/report.html").read_text("utf-8")
     bar = rf"Taken out: the clean prompt with .*L{layer}\.H{head}<.* from the corrupted one</dt>\s*<dd>(.*?)</dd>"
     percents = [int(each) for each in re.findall(r"(\d+)%", re.findall(bar, page)[0])]
-    assert percents == [round(100 * float(exact[asked[0], ids].mean())) for ids in (pairs.right, pairs.wrong)]
+    assert percents == [round(100 * float(exact[ends[0], ids].mean())) for ids in (pairs.right, pairs.wrong)]
     assert f'href="#L{layer}.H{head}/1"' in page  # from the last token of the first pair
 
 
-def test_a_page_says_what_was_left_out_and_refused(here, patched, capsys):
+def test_a_page_says_what_was_left_out_and_refused(folder, patched, capsys):
     swapped = [(b, a, r, w) for a, b, r, w in ROWS]
     table([*ROWS, *swapped, ("Tim saw", "Sue saw the", "He", "She")]).to_csv("pairs.csv", index=False)
     assert "row 9 of pairs.csv" in refusal(capsys, "patch", "--pairs", "pairs.csv")
-    assert os.listdir(here) == ["pairs.csv"]
-    _, facts, shown = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
+    assert os.listdir(folder) == ["pairs.csv"]
+    _, facts, text = patched("--pairs", "pairs.csv", "--drop", "--site", "mlp_out")
     assert facts["prompts"]["left_out"] == {"the prompts do not align": 1}
-    assert pd.read_csv(here / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
-    said = ["Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"]
-    said += ["Put back alone: L", "Each cell patched alone: its effect"]
-    assert [each for each in said if each not in shown] == []
+    assert pd.read_csv(folder / "patch/tables/pairs.csv")["row"].tolist() == [*range(1, 9)]
+    phrases = ["Left out: 1 pair, because the prompts do not align.", "no shares are given: the whole effect is"]
+    phrases += ["Put back alone: L", "Each cell patched alone: its effect"]
+    assert [each for each in phrases if each not in text] == []
 
 
-def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(here, patched, monkeypatch):
+def test_one_pair_has_its_metrics_and_no_estimates_and_its_page_escapes_what_it_says(folder, patched, monkeypatch):
     monkeypatch.setattr(frame, "opened", lambda *_: worded(HOSTILE, IMAGE))
     monkeypatch.setattr(frame, "title", lambda _: f"a {HOSTILE}")
     prompts = ["--clean", f"{HOSTILE} saw", "--corrupt", f"{IMAGE} saw", "--answer", "She", "--wrong", "He"]
-    cells, facts, shown = patched(*prompts, "--by-position", "--metric", "rank", "--metric", "kl_divergence")
+    cells, facts, text = patched(*prompts, "--by-position", "--metric", "rank", "--metric", "kl_divergence")
     assert (set(cells["metric"]), set(cells["direction"])) == ({"rank", "kl_divergence"}, {"denoise", "noise"})
     assert facts["prompts"]["pairs"] == 1
     assert not any("estimates" in name for name in facts["files"])
-    assert "One pair says nothing about other prompts" in shown
-    page = page_of(here / "patch")
+    assert "One pair says nothing about other prompts" in text
+    page = page_of(folder / "patch")
     assert (outside_addresses(page), unlisted(page)) == ([], [])
-    assert shown.count(HOSTILE) >= 3
-    assert IMAGE in shown
+    assert text.count(HOSTILE) >= 3
+    assert IMAGE in text
 
 
 # An encoder and a decoder.
 
 
 @pytest.fixture
-def two(here, monkeypatch, model) -> Transformer:
+def two(folder, monkeypatch, model) -> Transformer:
     """An encoder-decoder of one vocabulary; its decoder starts with "the"."""
     stack = model.config.last
     stacks = {"encoder": replace(stack, causal=False, n_heads=2), "decoder": replace(stack, cross_attention=True)}
@@ -274,10 +274,10 @@ def two(here, monkeypatch, model) -> Transformer:
     ids=str,
 )
 def test_an_encoder_decoder_is_patched_where_it_is_asked_to(two, patched, arguments, stack, attention):
-    cells, _, shown = patched(*ONE, *arguments)
+    cells, _, text = patched(*ONE, *arguments)
     assert set(zip(cells["stack"], cells["attention"], strict=True)) == {(stack, attention)}
-    assert "in the encoder" in shown or "in the decoder" in shown
-    assert "target of both" in shown
+    assert "in the encoder" in text or "in the decoder" in text
+    assert "target of both" in text
     if "pattern" in arguments:
         assert set(cells["token"].dropna()) == {"the"}  # queries are in the target
         assert "saw" in set(cells["key_token"].dropna())  # keys are in the source
@@ -287,19 +287,19 @@ def test_a_task_that_the_model_fails_is_said_first_and_has_no_shares(patched, mo
     clean = sweep(model, pairs, logit_difference()).difference("logit_difference")
     good = int(clean.argmax() if clean.max() > -clean.min() else clean.argmin())
     (a, b, right, wrong) = ROWS[good]
-    answer, other = (right, wrong) if clean[good] < 0 else (wrong, right)
-    cells, facts, shown = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", other)
+    answer, rival = (right, wrong) if clean[good] < 0 else (wrong, right)
+    cells, facts, text = patched("--clean", a, "--corrupt", b, "--answer", answer, "--wrong", rival)
     lines = facts["printed"].splitlines()
-    answered, refused, *_ = (at for at, line in enumerate(lines) if line.startswith(("The model", "no shares")))
+    answered, refused, *_ = (number for number, line in enumerate(lines) if line.startswith(("The model", "no shares")))
     assert "The logit difference rises" in " ".join(lines[answered:refused])
     assert lines[refused].startswith("no shares: the sign is wrong")
     assert " ".join(lines).count("sign") == 1
     assert facts["answers"]["difference"] < 0
     assert cells["share"].isna().all()
-    assert shown.index("difference rises") < shown.index("no shares are given") < shown.index("We patched")
+    assert text.index("difference rises") < text.index("no shares are given") < text.index("We patched")
 
 
-def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched, capsys):
+def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(folder, patched, capsys):
     rows = [("{S:Tim} saw", "Sue saw", "He", "She"), ("the dog saw {S:Tim}", "the dog saw Sue", "He", "She")]
     table(rows).to_csv("pairs.csv", index=False)
     cells, facts, _ = patched("--pairs", "pairs.csv", "--position", "END=-1")
@@ -307,7 +307,7 @@ def test_names_in_a_file_are_patched_alone_and_stand_in_the_table(here, patched,
     assert [*facts["positions"].items()] == [("S", [0, 3]), ("END", [1, 3])]  # in the prompts' order
     assert cells.loc[cells["position"] == "S", "token"].unique().tolist() == ["Tim"]
     assert not command(capsys, "patch", "--pairs", "pairs.csv", "--whole-prompts", "--out", "whole").code
-    assert pd.read_parquet(here / "whole/tables/cells.parquet")["position"].isna().all()
+    assert pd.read_parquet(folder / "whole/tables/cells.parquet")["position"].isna().all()
 
 
 AXES = ("layer", "head", "position")
@@ -324,17 +324,17 @@ def measured(model, pairs) -> cell_estimates.Estimates:
 
 
 @pytest.fixture(scope="module")
-def found(measured) -> pd.DataFrame:
+def all_rows(measured) -> pd.DataFrame:
     return measured.table
 
 
 @pytest.fixture(scope="module")
-def agreement(found) -> pd.DataFrame:
-    return patching.correlations(found)
+def agreement(all_rows) -> pd.DataFrame:
+    return patching.correlations(all_rows)
 
 
-def rows_of(found: pd.DataFrame, method: str, direction: str) -> pd.DataFrame:
-    return found.loc[(found["method"] == method) & (found["direction"] == direction)]
+def rows_of(all_rows: pd.DataFrame, method: str, direction: str) -> pd.DataFrame:
+    return all_rows.loc[(all_rows["method"] == method) & (all_rows["direction"] == direction)]
 
 
 def cells_at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int], ...]:
@@ -345,7 +345,7 @@ def cells_at(rows: pd.DataFrame, axes: tuple[str, ...] = AXES) -> tuple[list[int
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs, by_position, found, direction):
+def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs, by_position, all_rows, direction):
     patched = model, pairs, logit_difference()
     exact = sweep(*patched, "z", AXES, direction).effects()
     cells = by_position.loc[by_position["direction"] == direction]
@@ -357,7 +357,7 @@ def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs,
         "AtP*": (exact.abs(), atp_star(*patched, {"z": AXES}, direction)["z"].values["logit_difference"]),
     }
     for method, (effects, estimated) in estimates.items():
-        rows = rows_of(found, method, direction)
+        rows = rows_of(all_rows, method, direction)
         assert len(rows) == effects[..., 0].numel()
         assert rows.groupby("position")["n"].first().tolist() == [4, 4, 3, 2]  # prompts that reach a cell
         np.testing.assert_allclose(rows["exact"], effects.nanmean(-1)[cells_at(rows)], atol=1e-7)
@@ -366,12 +366,12 @@ def test_effects_are_the_sweep_s_means_and_estimates_the_library_s(model, pairs,
 
 @pytest.mark.parametrize("site", ["q", "k"])
 def test_queries_and_keys_have_the_qk_fix(model, pairs, site):
-    both = estimated(model, pairs, site, directions=["noise"])
-    rows, by = rows_of(both.table, "QK fix", "noise"), ("layer", "head")
+    result = estimated(model, pairs, site, directions=["noise"])
+    rows, by = rows_of(result.table, "QK fix", "noise"), ("layer", "head")
     fixed = attribution_patching(model, pairs, logit_difference(), {site: by}, "noise", qk_fix=True)[site]
     np.testing.assert_allclose(rows["estimate"], fixed.effects().nanmean(-1)[cells_at(rows, by)], atol=1e-7)
-    assert "--site z" in both.left_out["EAP, EAP-IG"]
-    assert both.table["sender"].isna().all()
+    assert "--site z" in result.left_out["EAP, EAP-IG"]
+    assert result.table["sender"].isna().all()
 
 
 def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
@@ -379,32 +379,32 @@ def test_what_a_model_has_no_estimates_for_is_left_out_with_the_reason(model):
     edges = {"EAP", "EAP-IG"}
     posted = Transformer(TransformerConfig(decoder=post), model.tokenizer)
     cases = (worded(n_layers=1), "AtP*", "at least 2 layers", edges), (posted, "EAP, EAP-IG", "norms", {"AtP*"})
-    for other, left_out, why, methods in cases:
-        both = estimated(other, patching.make_pairs(other, table()))
-        assert why in both.left_out[left_out]
-        assert set(both.table["method"]) == {"attribution patching", *methods}
+    for variant, left_out, why, methods in cases:
+        result = estimated(variant, patching.make_pairs(variant, table()))
+        assert why in result.left_out[left_out]
+        assert set(result.table["method"]) == {"attribution patching", *methods}
 
 
 # Edges.
 
 
 @pytest.mark.parametrize("direction", ["denoise", "noise"])
-def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found, direction):
-    edges = found.loc[found["sender"].notna()]
+def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, all_rows, direction):
+    edges = all_rows.loc[all_rows["sender"].notna()]
     from_embedding = edges["sender"] == "embed"
     assert (edges["exact"].isna() == from_embedding).all()
     assert (measured.edges["edges"], measured.edges["from_embedding"]) == (len(edges) / 4, from_embedding.sum() / 4)
     assert not measured.edges["sampled"]
     for method, steps in (("EAP", 1), ("EAP-IG", 5)):
-        rows = rows_of(found, method, direction).set_index(["sender", "receiver"])
+        rows = rows_of(all_rows, method, direction).set_index(["sender", "receiver"])
         scored = edge_attribution(model, pairs, logit_difference(), direction, steps=steps)
         sign = 1 if direction == "denoise" else -1
         for sender, receiver, score in scored.top(10**6):
             assert rows.loc[(sender, receiver), "estimate"] == pytest.approx(sign * score, abs=1e-6)
         assert len(rows) == int((~scored.effects().isnan().any(-1)).sum())
-    asked = model, pairs, logit_difference()
-    heads = path_patch(*asked, [Receiver("q", 1, 2)], direction=direction).effects().mean(-1)
-    feeds = path_patch(*asked, [Receiver("logits")], "mlp_out", ("layer",), direction=direction).effects().mean(-1)
+    inputs = model, pairs, logit_difference()
+    heads = path_patch(*inputs, [Receiver("q", 1, 2)], direction=direction).effects().mean(-1)
+    feeds = path_patch(*inputs, [Receiver("logits")], "mlp_out", ("layer",), direction=direction).effects().mean(-1)
     effects = {(f"0.{head}", "1.2.q"): heads[0, head] for head in range(3)}
     effects |= {(f"mlp.{layer}", "logits"): effect for layer, effect in enumerate(feeds)}
     for edge, effect in effects.items():
@@ -414,34 +414,34 @@ def test_an_edge_is_its_direct_path_and_its_score(model, pairs, measured, found,
 def test_of_many_edges_some_are_measured_and_chance_s_alone_are_counted(model, pairs, monkeypatch):
     monkeypatch.setattr(cell_estimates, "_RECEIVERS", 3)
     exact = sweeps(model, pairs, "z", by_position=False, directions=["denoise"], metrics=["logit_difference"])
-    rows, said = edge_rows(model, pairs, exact[0], seed=1, few=10)
+    rows, facts = edge_rows(model, pairs, exact[0], seed=1, few=10)
     again, _ = edge_rows(model, pairs, exact[0], seed=1, few=10)
     pd.testing.assert_frame_equal(rows, again)
     measured = rows.loc[rows["exact"].notna()]
-    assert said["sampled"]
-    assert measured.loc[measured["chosen"] == "chance", "receiver"].nunique() == said["receivers"] == 3
+    assert facts["sampled"]
+    assert measured.loc[measured["chosen"] == "chance", "receiver"].nunique() == facts["receivers"] == 3
     assert measured["receiver"].nunique() <= 6
     assert set(rows["chosen"]) == {"no", "chance", "strongest"}
     assert (rows["exact"].isna() == (rows["chosen"] == "no")).all()
-    drawn = measured.loc[(measured["method"] == "EAP") & (measured["chosen"] == "chance")]
+    sample = measured.loc[(measured["method"] == "EAP") & (measured["chosen"] == "chance")]
     whole = rows.reindex(columns=cell_estimates.ESTIMATE_COLUMNS)
-    counted = patching.correlations(whole).set_index("method")
-    assert counted.loc["EAP", "n"] == len(drawn)
-    assert counted.loc["EAP", "unmeasured"] == (rows_of(rows, "EAP", "denoise")["exact"].isna()).sum()
+    correlations = patching.correlations(whole).set_index("method")
+    assert correlations.loc["EAP", "n"] == len(sample)
+    assert correlations.loc["EAP", "unmeasured"] == (rows_of(rows, "EAP", "denoise")["exact"].isna()).sum()
 
 
 # Correlations.
 
 
-def test_correlations_are_scipy_s_on_the_columns_and_what_moves_nothing_is_no_agreement(found, agreement):
+def test_correlations_are_scipy_s_on_the_columns_and_what_moves_nothing_is_no_agreement(all_rows, agreement):
     assert len(agreement) == 8
     for row in agreement.to_dict("records"):
-        rows = rows_of(found, row["method"], row["direction"])
+        rows = rows_of(all_rows, row["method"], row["direction"])
         rows = rows.loc[~rows["idle"] & rows["exact"].notna()]
         assert row["n"] == len(rows)
         assert row["spearman"] == pytest.approx(spearmanr(rows["exact"], rows["estimate"]).statistic)
         assert row["pearson"] == pytest.approx(pearsonr(rows["exact"], rows["estimate"]).statistic)
-    rows = rows_of(found, "attribution patching", "denoise")
+    rows = rows_of(all_rows, "attribution patching", "denoise")
     idle = rows.loc[rows["idle"]]
     assert (idle["exact"].abs() < 1e-6).all()
     last = rows.loc[(rows["layer"] == 1) & (rows["position"] == 0)]
@@ -450,9 +450,9 @@ def test_correlations_are_scipy_s_on_the_columns_and_what_moves_nothing_is_no_ag
 
 
 def test_a_gradient_of_nothing_has_no_correlation(model, pairs):
-    both = estimated(model, pairs, metrics=["kl_divergence"], directions=["noise"])
-    found = patching.correlations(both.table)
-    by_method = found.set_index("method")["spearman"]
+    result = estimated(model, pairs, metrics=["kl_divergence"], directions=["noise"])
+    correlations = patching.correlations(result.table)
+    by_method = correlations.set_index("method")["spearman"]
     assert by_method[["attribution patching", "AtP*", "EAP"]].isna().all()
     assert np.isfinite(by_method["EAP-IG"])
-    assert any("rank correlation –" in line for line in patching.agreement_lines(found))
+    assert any("rank correlation –" in line for line in patching.agreement_lines(correlations))

@@ -26,8 +26,8 @@ from models import load, planted
 from models.planted import Planted
 
 BEFORE = {"the": "DET", "they": "PRON"}
-BOTH = [f"both{at}" for at in range(6)]  # a noun after "the", a verb after "they"
-NOUNS, VERBS = [f"noun{at}" for at in range(6)], [f"verb{at}" for at in range(6)]
+BOTH = [f"both{number}" for number in range(6)]  # a noun after "the", a verb after "they"
+NOUNS, VERBS = [f"noun{number}" for number in range(6)], [f"verb{number}" for number in range(6)]
 BOUNDS = ["value", "ci_low", "ci_high"]
 WORDS = [*BEFORE, *BOTH, *NOUNS, *VERBS]
 
@@ -92,13 +92,13 @@ class TestPlantedTruth:
 
     def test_the_expected_layer_is_the_papers_formula_on_the_cumulative_accuracies(self):
         # noisy tags, so some documents gain in one layer and lose as much in another
-        last = ["VERB" if at % 3 else "NOUN" for at in range(60)]
+        last = ["VERB" if number % 3 else "NOUN" for number in range(60)]
         noisy = [replace(text, tags=(*text.tags[:-1], tag)) for text, tag in zip(tagged(60), last, strict=True)]
-        found = probes.measure(model(), noisy)
-        scores = stream(found.layers).cumulative_accuracy.to_numpy()
+        result = probes.measure(model(), noisy)
+        scores = stream(result.layers).cumulative_accuracy.to_numpy()
         gains = np.diff(scores)
         by_hand = (np.arange(1, len(scores)) * gains).sum() / gains.sum()
-        assert found.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
+        assert result.depths.set_index("measure").value["expected layer"] == pytest.approx(by_hand, abs=1e-6)
 
     def test_every_difference_has_its_interval(self, probed):
         for columns in (probe_runs.CONTROL, probe_runs.RULE, probe_runs.UNTRAINED, probe_runs.AMBIGUOUS):
@@ -123,12 +123,12 @@ def referring(count: int, seed: int = 0) -> list[AnnotatedText]:
     texts = []
     for number in range(count):
         pronoun = rng.choice([*PRONOUNS])
-        own, other = rng.choice(PRONOUNS[pronoun]), rng.choice(PRONOUNS["she" if pronoun == "he" else "he"])
-        names = [own, other]
+        right, wrong = rng.choice(PRONOUNS[pronoun]), rng.choice(PRONOUNS["she" if pronoun == "he" else "he"])
+        names = [right, wrong]
         rng.shuffle(names)
         words = f"{names[0]} {rng.choice(['saw', 'met'])} {names[1]} and {pronoun} ran"
-        chains = {2 * names.index(own): "a", 2 * names.index(other): "b", 4: "a"}
-        mentions = tuple(Mention(at, at + 1, at, chain) for at, chain in chains.items())
+        chains = {2 * names.index(right): "a", 2 * names.index(wrong): "b", 4: "a"}
+        mentions = tuple(Mention(place, place + 1, place, chain) for place, chain in chains.items())
         texts.append(replace(AnnotatedText.plain(words, f"tale {number}"), mentions=mentions))
     return texts
 
@@ -144,29 +144,29 @@ class TestItems:
         assert rows.control_accuracy[1] > 0.9
 
     def test_as_many_right_as_wrong_and_the_nearest_of_each(self):
-        (asked,) = choose(model(), referring(1), referring(3, 1)[1:], words=9, edges=9).windows["train"]
-        assert [edge.corefers for edge in asked.edges].count(True) == 1
-        assert len(asked.edges) == 2
-        assert {edge.mention for edge in asked.edges} == {0, 2}
-        nearest = next(edge for edge in asked.edges if edge.mention == 2)
+        (window,) = choose(model(), referring(1), referring(3, 1)[1:], words=9, edges=9).windows["train"]
+        assert [edge.corefers for edge in window.edges].count(True) == 1
+        assert len(window.edges) == 2
+        assert {edge.mention for edge in window.edges} == {0, 2}
+        nearest = next(edge for edge in window.edges if edge.mention == 2)
         assert nearest.rules[0] == float(nearest.corefers)
 
     def test_order_of_documents_changes_nothing(self):
         texts = tagged(40)
         columns = ["accuracy", "control_accuracy", "selectivity", "ci_low", "ci_high", "untrained_accuracy", "n"]
-        one, other = (probes.measure(model(), each).layers[columns] for each in (texts, texts[::-1]))
-        pd.testing.assert_frame_equal(one, other)
+        first, second = (probes.measure(model(), each).layers[columns] for each in (texts, texts[::-1]))
+        pd.testing.assert_frame_equal(first, second)
 
     def test_no_document_is_on_both_sides(self):
         items = choose(model(), tagged(80), None, words=10**6, edges=0)
         assert not items.documents["train"] & items.documents["test"]
         assert len(items.documents["test"]) == pytest.approx(20, abs=10)
-        both = tagged(4)
+        texts = tagged(4)
         with pytest.raises(InputError, match="is a document of both corpora"):
-            probes.measure(model(), both, held_out=both)
+            probes.measure(model(), texts, held_out=texts)
 
     def test_words_are_capped_and_those_of_held_out_documents_half_as_much(self):
-        others = [replace(each, document=f"other {at}") for at, each in enumerate(tagged(80))]
+        others = [replace(each, document=f"other {number}") for number, each in enumerate(tagged(80))]
         items = choose(model(), tagged(80), others, words=120, edges=0)
         n = [sum(len(each.words) for each in items.windows[split]) for split in ("train", "test")]
         assert n == [120, 60]
@@ -174,8 +174,8 @@ class TestItems:
     def test_a_word_is_the_mean_of_its_pieces_at_every_site(self):
         built = Planted(["a", "b", "c", "-"], [[planted.offset(-1, remember=True)] * 3], n_ctx=24).build()
         texts = alike("a-b c", ("X", "Y"))[:3]
-        (asked, *_) = choose(built, texts[:1], texts[1:], words=9, edges=0).windows["train"]
-        words = read_vectors(built, [asked])["words"]
+        (window, *_) = choose(built, texts[:1], texts[1:], words=9, edges=0).windows["train"]
+        words = read_vectors(built, [window])["words"]
         out = run(built, "a-b c", capture=["decoder.0.resid_post", "decoder.0.attn.z"])
         stream, z = out["decoder.0.resid_post"][0], out["decoder.0.attn.z"][0]
         torch.testing.assert_close(words.stream[1], torch.stack([stream[:3].mean(0), stream[3]]))
@@ -190,7 +190,7 @@ class TestItems:
 
 
 def alike(words: str, tags: tuple[str, ...] | None = None) -> list[AnnotatedText]:
-    return [replace(AnnotatedText.plain(words, f"document {at}"), tags=tags) for at in range(30)]
+    return [replace(AnnotatedText.plain(words, f"document {number}"), tags=tags) for number in range(30)]
 
 
 PLAIN = alike("the noun0")
@@ -211,7 +211,7 @@ def test_what_cannot_be_probed_is_refused(texts, tasks, says):
         probes.measure(model(), texts, tasks=tasks)
 
 
-def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
+def grades(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: torch.Tensor | None = None) -> Scores:
     """Scores that a model of two blocks might give, with all weight of the mix on the first."""
     cumulative = torch.ones(3, 1) if cumulative is None else cumulative
     groups = torch.zeros(1, dtype=torch.long) if groups is None else groups
@@ -223,8 +223,8 @@ def found(halves: torch.Tensor, cumulative: torch.Tensor | None = None, groups: 
 def test_a_group_that_gained_as_much_as_it_lost_counts_in_the_expected_layer():
     gained_early, gained_late, lost_early, never = [0.0, 1, 1], [0.0, 0, 1], [1.0, 0, 0], [0.0, 0, 0]
     right = torch.tensor([gained_early, never] * 20 + [gained_late, lost_early] * 20).T
-    given = found(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
-    value, low, high = probe_runs.expected_with_interval(given, None, seed=0)
+    scores = grades(torch.zeros(0, 3), right, torch.arange(40).repeat_interleave(2))
+    value, low, high = probe_runs.expected_with_interval(scores, None, seed=0)
     assert value == pytest.approx(2.0)  # (20 x 1 + 20 x (2 - 1)) / (20 + 20 x 0)
     assert low < 2 < high
 
@@ -244,18 +244,18 @@ class TestGravity:
         ids=["halves stray", "halves agree with the whole", "halves all stray the same way"],
     )
     def test_how_far_halves_stray_from_the_whole_is_doubt(self, halves, bounds):
-        one = found(torch.tensor(halves))
-        assert probe_runs.centre_with_interval(one, None) == pytest.approx(bounds, abs=1e-5)
-        assert probe_runs.centre_with_interval(one, one) == (0.0, 0.0, 0.0)  # the difference is computed half by half
+        task = grades(torch.tensor(halves))
+        assert probe_runs.centre_with_interval(task, None) == pytest.approx(bounds, abs=1e-5)
+        assert probe_runs.centre_with_interval(task, task) == (0.0, 0.0, 0.0)  # the difference is computed half by half
 
     def test_halves_are_half_of_the_documents_and_the_same_for_every_task(self):
         groups = torch.arange(40).repeat(3)
-        drawn = halves_of(groups, seed=1)
-        assert [len(groups[kept].unique()) for kept in drawn] == [20] * 8
-        assert len({tuple(kept.tolist()) for kept in drawn}) == 8
+        halves = halves_of(groups, seed=1)
+        assert [len(groups[half].unique()) for half in halves] == [20] * 8
+        assert len({tuple(half.tolist()) for half in halves}) == 8
         fewer = groups[:80].flip(0)
         again = halves_of(fewer, seed=1)
-        assert [{*fewer[kept].tolist()} for kept in again] == [{*groups[kept].tolist()} for kept in drawn]
+        assert [{*fewer[half].tolist()} for half in again] == [{*groups[half].tolist()} for half in halves]
         assert halves_of(torch.tensor([1, 2, 3]), seed=1) == []
 
 
@@ -284,32 +284,32 @@ def reader():
 def built(tmp_path_factory) -> tuple[Path, list[tuple[str, int]]]:
     """The report's directory, and its progress messages."""
     texts = [corpus(f"tags {HOSTILE}", tagged(80), "tags"), corpus("tales", referring(120), "chains")]
-    said: list[tuple[str, int]] = []
+    messages: list[tuple[str, int]] = []
     out = tmp_path_factory.mktemp("probes") / "out"
-    build(reader(), texts, out, command="typed", name="a reader", progress=lambda stage, n: said.append((stage, n)))
-    return out, said
+    build(reader(), texts, out, command="typed", name="a reader", progress=lambda stage, n: messages.append((stage, n)))
+    return out, messages
 
 
 class TestWhatIsWritten:
     def test_tables_figures_and_record(self, built):
-        written, said = built
-        facts = json.loads((written / "run.json").read_text())
+        out, messages = built
+        facts = json.loads((out / "run.json").read_text())
         names = {f"tables/{name}.{kind}" for name in ("layers", "depths") for kind in ("csv", "parquet")}
         names |= {f"figures/probes_by_layer.{kind}" for kind in ("svg", "png")}
         assert {*facts["files"]} == {*names, "report.html", "run.json"}
-        assert {*pd.read_csv(written / "tables/layers.csv").task} == {"tag", "coreference"}
+        assert {*pd.read_csv(out / "tables/layers.csv").task} == {"tag", "coreference"}
         trained = {name: task["trained_on"] for name, task in facts["tasks"].items()}
         assert trained == {"tag": f"tags {HOSTILE}", "coreference": "tales"}  # the first text with the annotation
         assert facts["not_probed"] == {"relation": f"no dependency relations in tags {HOSTILE}, tales"}
         assert facts["left_out"]["tales"]["texts"] == sum(facts["tasks"]["coreference"]["documents"].values()) == 120
-        stages = [*dict.fromkeys(stage for stage, _ in said)]
+        stages = [*dict.fromkeys(stage for stage, _ in messages)]
         assert stages[:2] == ["probes: choosing words", "probes: fitting"]
-        assert max(texts for stage, texts in said if stage == "probes: choosing words") == 120
+        assert max(texts for stage, texts in messages if stage == "probes: choosing words") == 120
 
     def test_the_page_says_its_numbers_and_what_is_not_there_and_opens_offline(self, built):
         page, rows = page_of(built[0]), pd.read_csv(built[0] / "tables/layers.csv")
         best = rows[(rows.task == "tag") & rows["head"].isna()].nlargest(1, "accuracy").iloc[0]
-        said = [
+        phrases = [
             f"Read best after 1 of 1 block: {percent(best.accuracy)} of {best.n}",
             f"+{best.ambiguous_gain:.3f} +{best.ambiguous_low:.3f}",
             "Dependency relations: not probed: no dependency relations in",
@@ -318,7 +318,7 @@ class TestWhatIsWritten:
             "coreference - tag",
             HOSTILE,
         ]
-        assert [each for each in said if each not in page.text] == []
+        assert [each for each in phrases if each not in page.text] == []
         assert (outside_addresses(page), unlisted(page)) == ([], [])
 
 
@@ -334,16 +334,16 @@ def caveats_of(task: Section) -> list[str]:
 
 def test_what_annotates_a_task_tests_it_and_other_tasks_keep_a_quarter_and_say_so():
     relations = {"heads": (-1, *[0] * 11), "relations": ("det", "obj") * 6}
-    given = corpus("both", [replace(text, **relations) for text in tagged(80)], "tags", "relations")
-    other = [replace(text, document=f"other {text.document}") for text in tagged(30, seed=1)]
-    shown = section(model(), [given], held_out=[corpus("dev", other, "tags")])
-    tag, relation = tasks_of(shown).values()
+    source = corpus("both", [replace(text, **relations) for text in tagged(80)], "tags", "relations")
+    texts = [replace(text, document=f"other {text.document}") for text in tagged(30, seed=1)]
+    part = section(model(), [source], held_out=[corpus("dev", texts, "tags")])
+    tag, relation = tasks_of(part).values()
     assert "of dev (30 documents)" in tag.blocks[0][1].text
     assert not [each for each in caveats_of(tag) if "held" in each or "kept" in each]
     assert "held out" in relation.blocks[0][1].text
-    kept = "No dependency relations in dev, so documents of the same corpus were kept for the test."
-    assert kept in caveats_of(relation)
-    assert [task["tested_on"] for task in shown.facts["tasks"].values()] == ["dev", "held-out documents"]
+    caveat = "No dependency relations in dev, so documents of the same corpus were kept for the test."
+    assert caveat in caveats_of(relation)
+    assert [task["tested_on"] for task in part.facts["tasks"].values()] == ["dev", "held-out documents"]
 
 
 def damaged():
@@ -355,7 +355,7 @@ SAME = corpus("same", tagged(9), "tags")
 
 
 @pytest.mark.parametrize(
-    ("given", "held_out", "says"),
+    ("source", "held_out", "says"),
     [
         (corpus("plain", []), [], "tag: no tags in plain; relation: no dependency relations in plain"),
         (corpus("one", tagged(1), "tags"), [], "got 1 to train on and 0 to test on"),
@@ -364,16 +364,16 @@ SAME = corpus("same", tagged(9), "tags")
         (corpus("strange", alike("xx yy", ("A", "B")), "tags"), [], "unknown to this model's tokenizer"),
     ],
 )
-def test_what_cannot_be_probed_leaves_nothing(tmp_path, given, held_out, says):
+def test_what_cannot_be_probed_leaves_nothing(tmp_path, source, held_out, says):
     with pytest.raises(InputError, match=says):
-        build(model(), [given], tmp_path / "out", held_out=held_out)
+        build(model(), [source], tmp_path / "out", held_out=held_out)
     assert not (tmp_path / "out").exists()
 
 
 def test_one_task_that_fails_leaves_the_others():
-    shown = section(reader(), [corpus("tales", [*referring(60)], "chains", "tags")])
-    assert [*tasks_of(shown)] == ["coreference"]
-    assert "the corpus has no text with tags" in dict(shown.short)["Parts of speech"]
+    part = section(reader(), [corpus("tales", [*referring(60)], "chains", "tags")])
+    assert [*tasks_of(part)] == ["coreference"]
+    assert "the corpus has no text with tags" in dict(part.short)["Parts of speech"]
 
 
 def depths(**bounds: tuple[float, float]) -> pd.DataFrame:
@@ -409,8 +409,8 @@ def test_the_command_probes_the_default_model_and_says_where_it_wrote(tmp_path, 
     lines = ""
     for number in range(40):
         lines += f"# newdoc id = d{number}\n"
-        for at, (word, tag) in enumerate(pairs[number % 2], 1):
-            lines += f"{at}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n"
+        for index, (word, tag) in enumerate(pairs[number % 2], 1):
+            lines += f"{index}\t{word}\t_\t{tag}\t_\t_\t_\t_\t_\t_\n"
         lines += "\n"
     (tmp_path / "tagged.conllu").write_text(lines)
     out = tmp_path / "new" / "out"

@@ -17,26 +17,26 @@ STEREOTYPES = {"she": ["nurse", "secretary"], "he": ["plumber", "carpenter"]}
 SEEN = "Tim Bob Sue Ann Eve saw and he she they left when The the thanked man because"
 
 
-def looking(at: dict[str, list[str]], *, causal: bool = False) -> Transformer:
+def looking(targets: dict[str, list[str]], *, causal: bool = False) -> Transformer:
     """A head that looks from each word to given ones, and attends uniformly if there are none."""
-    return Planted([*SEEN.split(), *JOBS], [[antecedent(at, {})]], causal=causal).build()
+    return Planted([*SEEN.split(), *JOBS], [[antecedent(targets, {})]], causal=causal).build()
 
 
 def gap_file(folder: Path, *rows: tuple[str, str, str, bool, str, bool]) -> Path:
     """Write rows of text, pronoun, name A, whether A is meant, name B, whether B is meant."""
     lines = [GAP]
     for number, (text, pronoun, a, is_a, b, is_b) in enumerate(rows):
-        named = [(name, text.index(name), str(right).upper()) for name, right in ((a, is_a), (b, is_b))]
-        lines.append(gap_row(text, (pronoun, text.index(pronoun)), *named, url=f"http://x/wiki/{number}"))
+        names = [(name, text.index(name), str(right).upper()) for name, right in ((a, is_a), (b, is_b))]
+        lines.append(gap_row(text, (pronoun, text.index(pronoun)), *names, url=f"http://x/wiki/{number}"))
     file = folder / "gap-made.tsv"
     file.write_text("\n".join(lines))
     return file
 
 
-def value(result: CoreferenceScores, score: str, condition: str = "", resolver: str = "L0.H0", of: str = "value"):
+def value(result: CoreferenceScores, score: str, condition: str = "", resolver: str = "L0.H0", column: str = "value"):
     table = result.table.loc[(result.table["half"] == WHOLE) & (result.table["score"] == score)]
     (row,) = table.loc[(table["condition"] == condition) & (table["resolver"] == resolver)].to_dict("records")
-    return row[of]
+    return row[column]
 
 
 def test_gap_counts_each_name_once_and_no_choice_for_a_tie(tmp_path: Path):
@@ -55,8 +55,8 @@ def test_gap_counts_each_name_once_and_no_choice_for_a_tie(tmp_path: Path):
     assert value(result, "bias F/M") == pytest.approx((2 / 3) / (2 / 5))
     assert value(result, "F1", resolver="nearest") == pytest.approx(4 / (4 + 3 + 2))  # Bob, Bob, Bob, Ann, Eve
     assert value(result, "F1", resolver="first") == pytest.approx(4 / (4 + 3 + 2))
-    assert value(result, "F1", of="gain") == pytest.approx(4 / 8 - 4 / 9)
-    assert value(result, "F1", of="n") == 5
+    assert value(result, "F1", column="gain") == pytest.approx(4 / 8 - 4 / 9)
+    assert value(result, "F1", column="n") == 5
 
 
 @pytest.mark.parametrize(("causal", "f1", "coverage"), [(False, 1.0, 1.0), (True, 2 / 3, 0.5)])
@@ -68,7 +68,7 @@ def test_a_name_that_a_decoder_cannot_see_is_a_miss(tmp_path: Path, causal: bool
     )
     result = coreference_scores(looking({"he": ["Tim"]}, causal=causal), corpora.read(file))
     assert value(result, "F1") == pytest.approx(f1)
-    assert value(result, "F1", of="coverage") == coverage
+    assert value(result, "F1", column="coverage") == coverage
     assert value(result, "F1", resolver="first") == pytest.approx(f1)  # rules see only what the model sees
     assert not (result.table["condition"] == "feminine").any()
 

@@ -22,17 +22,17 @@ from models.initialisation import initialise
 
 def test_no_common_pair_of_kinds_makes_no_scale():
     for pattern in (np.full((2, 2), np.nan), np.zeros((2, 2))):
-        drawn = best_heads({"L0.H0": pattern}, title="To which?", queries=["A", "B"], keys=["A", "B"])
-        assert drawn.axes[0].collections[0].get_clim() == (0, 0.1)
+        figure = best_heads({"L0.H0": pattern}, title="To which?", queries=["A", "B"], keys=["A", "B"])
+        assert figure.axes[0].collections[0].get_clim() == (0, 0.1)
 
 
 def test_a_page_stands_where_no_tag_tells_kinds_of_words_apart(tmp_path):
-    words = [f"w{at}" for at in range(12)]
+    words = [f"w{number}" for number in range(12)]
     lines = ""
     for sentence in range(24):
-        for at in range(6):
-            word = words[(sentence * 5 + at * at) % 12]
-            lines += f"{at + 1}\t{word}\t_\tX\t_\t_\t{min(at, 1)}\t{('case', 'obj')[at % 2]}\t_\t_\n"
+        for index in range(6):
+            word = words[(sentence * 5 + index * index) % 12]
+            lines += f"{index + 1}\t{word}\t_\tX\t_\t_\t{min(index, 1)}\t{('case', 'obj')[index % 2]}\t_\t_\n"
         lines += "\n"
     (tmp_path / "odd.conllu").write_text(lines)
     config = TransformerConfig(decoder=replace(GPT2, n_layers=1, n_heads=2, d_vocab=13))
@@ -54,17 +54,17 @@ SENTENCE = "".join(f"{row}\t_\t_\n" for row in ROWS)
 def test_the_single_commands_leave_out_and_say_what_never_occurs(name, tmp_path, stories, capsys):
     """A foreign treebank without det, amod, nsubj, obj, nouns and adjectives; only `conj` is measured."""
     treebank = tmp_path / "foreign.conllu"
-    treebank.write_text("".join(f"# newdoc id = d{at}\n{SENTENCE}\n" for at in range(12)))
+    treebank.write_text("".join(f"# newdoc id = d{number}\n{SENTENCE}\n" for number in range(12)))
     corpora = ["--corpus", str(treebank), "--corpus", "tales:4"]  # the treebank lacks chains
-    given = [*corpora, "--model", str(stories), "--out", str(tmp_path / "out"), "--no-labels", "--pairs", "4"]
-    assert command(capsys, name, *given).code == 0
-    run, shown = runs.read(tmp_path / "out"), " ".join(page_of(tmp_path / "out").text.split())
+    options = [*corpora, "--model", str(stories), "--out", str(tmp_path / "out"), "--no-labels", "--pairs", "4"]
+    assert command(capsys, name, *options).code == 0
+    run, text = runs.read(tmp_path / "out"), " ".join(page_of(tmp_path / "out").text.split())
     if name == "part-of-speech":
         assert run.table("baselines")["value"].notna().all()
         assert {*run.table("heads")["measure"]} == {"relation:conj:dependent->head", "tag:VERB->PROPN"}
         absent = run.facts["measures_without_items"]["part-of-speech"]
         assert run.facts["left_out"]["part-of-speech"][NO_ITEMS] == len(absent)
-        assert "This text has no item of relation:det:head→dependent, relation:amod:head→dependent" in shown
+        assert "This text has no item of relation:det:head→dependent, relation:amod:head→dependent" in text
     else:
         with pytest.raises(ValueError, match="pronoun with both"):
             coreference.measure(worded(), read(treebank))
@@ -77,7 +77,7 @@ def test_a_report_stands_where_some_effects_were_measured_and_others_had_nothing
     stack = replace(default.config.last, n_layers=1, n_heads=2, n_kv_heads=None, d_model=32, d_head=16, d_mlp=64)
     model = Transformer(replace(default.config, decoder=stack), default.tokenizer)
     initialise(model, 0)
-    monkeypatch.setattr(evidence, "affordable", lambda model, asked: (10, {"position": 8}.get(asked.name, 3)))
+    monkeypatch.setattr(evidence, "affordable", lambda model, behaviour: (10, {"position": 8}.get(behaviour.name, 3)))
     behaviours = ["position", "coreference"]
     report.build(
         model, [read("tales:24")], tmp_path / "out", behaviours=behaviours, exact=True, probes=False, experiments=False

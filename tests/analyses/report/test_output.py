@@ -135,7 +135,7 @@ def test_a_run_that_fails_leaves_what_was_there(tmp_path, earlier):
     assert bool(os.listdir(tmp_path)) == earlier
 
 
-def showing(out: Path, after: BaseException | None = None) -> None:
+def show_early(out: Path, after: BaseException | None = None) -> None:
     """Show one page before the other is ready, if allowed."""
     with output.writing(out) as new:
         new.text("report.html", "first")
@@ -156,12 +156,12 @@ def showing(out: Path, after: BaseException | None = None) -> None:
 def test_what_was_shown_stays_and_says_that_it_is_not_all_until_the_rest_takes_its_place(tmp_path, error):
     out = tmp_path / "out"
     with pytest.raises(type(error), match="report.html shows" if isinstance(error, KeyboardInterrupt) else "no"):
-        showing(out, error)
+        show_early(out, error)
     assert (out / "report.html").read_text() == "first"
     assert record(out)["unfinished"] == "effects"
-    showing(out)
+    show_early(out)
     with pytest.raises(type(error), match=r"^(no)?$"):
-        showing(out, error)  # a finished run stays until the next is finished
+        show_early(out, error)  # a finished run stays until the next is finished
     assert (out / "report.html").read_text() == "whole"
     assert {*files(tmp_path)} == {"out/report.html", "out/tables/whole.csv", "out/run.json"}
 
@@ -172,19 +172,19 @@ def test_a_run_without_a_directory_takes_none_that_is_there(tmp_path, monkeypatc
     def place() -> str:
         return str(output.unused("report", "interp report --seed 1"))
 
-    def left(name: str, **facts) -> None:
+    def write_run(name: str, **facts) -> None:
         with output.writing(name) as new:
             new.run(facts)
 
     assert place() == "report"
     Path("report").mkdir()
     assert place() == "report"  # it is empty
-    left("report")
+    write_run("report")
     Path("report-2").write_text("a file of mine")
     Path("report-3").symlink_to("report")
-    left("report-4", unfinished="labels", command="interp report")
+    write_run("report-4", unfinished="labels", command="interp report")
     assert place() == "report-5"
-    left("report", unfinished="labels", command="interp report --seed 1")
+    write_run("report", unfinished="labels", command="interp report --seed 1")
     assert place() == "report"  # it resumes
     with whole_files.alone(Path("report")):
         assert place() == "report-5"  # another process works there
@@ -254,23 +254,23 @@ def test_of_two_at_once_one_writes_and_the_other_says_so_and_no_draft_may_be_a_l
 def test_no_forged_record_moves_or_removes_files_behind_links(linked, tmp_path):
     """A draft and a run.json as a kill leaves them, with a link inside."""
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    kept = tmp_path / ".out.interp-draft/out.earlier"
-    for folder in (elsewhere / "tables", out, kept):
+    backup = tmp_path / ".out.interp-draft/out.earlier"
+    for folder in (elsewhere / "tables", out, backup):
         folder.mkdir(parents=True)
     names = ["tables/a.csv", "report.html"]
     facts = {"made_by": output.MAKER, output.UNFINISHED: "what was being moved in", "files": [*names, "run.json"]}
-    for folder in (out, kept):
+    for folder in (out, backup):
         (folder / "run.json").write_text(json.dumps(facts))
     for name in names:
         (elsewhere / name).write_text("mine")
     (elsewhere / "run.json").write_text(json.dumps(facts))
     if linked == "kept":
-        kept.rename(tmp_path / "moved")
-        kept.symlink_to(elsewhere)
+        backup.rename(tmp_path / "moved")
+        backup.symlink_to(elsewhere)
     elif linked == "tables":
         (out / "tables").symlink_to(elsewhere / "tables")
-        (kept / "tables").mkdir()
-        (kept / "tables/a.csv").write_text("forged")
+        (backup / "tables").mkdir()
+        (backup / "tables/a.csv").write_text("forged")
     else:
         (out / linked).unlink()
         (out / linked).symlink_to(elsewhere / linked)

@@ -29,8 +29,8 @@ def measured(behaviour: str, *rows: dict) -> Measured:
 
 
 def in_short(behaviour: str, *rows: dict, bars: dict[str, float] | None = None) -> list[str]:
-    known = {} if bars is None else bars
-    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows), known)]
+    levels = {} if bars is None else bars
+    return [plain(each) for each in attention(OURS[behaviour], measured(behaviour, *rows), levels)]
 
 
 def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that_have_learnt_nothing():
@@ -38,8 +38,8 @@ def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that
     others = "gets 2%. 3 of 3 heads gain over the baseline; next: L0.H1, L0.H2."
     assert in_short("position", *rows, bars={"previous-token": 0.04})[0].endswith(others)
     for bar, reach in ((0.5, "gain less than 50%"), (0.88, "gain as much")):
-        said = f"{others} Untrained heads {reach}."
-        assert in_short("position", *rows, bars={"previous-token": bar})[0].endswith(said)
+        ending = f"{others} Untrained heads {reach}."
+        assert in_short("position", *rows, bars={"previous-token": bar})[0].endswith(ending)
     (*_, last) = attention(OURS["position"], measured("position", *rows))
     assert last == "No labels were made, so untrained heads were not measured."
     # if no head stands out, the closest is named
@@ -53,9 +53,9 @@ def test_behind_the_best_head_stand_others_that_show_it_and_what_heads_gain_that
 def test_no_measure_that_leads_a_page_is_called_by_its_name():
     for behaviour, name in ((each, name) for each in OURS.values() for name in each.headline):
         unit = behaviour[name].unit
-        (said, *_) = in_short(behaviour.name, heads_row(0, 0, behaviour.name, name, 0.9, 0.1, unit=unit))
-        assert unit == "entropy" or said.startswith("L0.H0 "), name
-        assert not re.search(r":|->|→|“|\d\.\d\d", said), name
+        (line, *_) = in_short(behaviour.name, heads_row(0, 0, behaviour.name, name, 0.9, 0.1, unit=unit))
+        assert unit == "entropy" or line.startswith("L0.H0 "), name
+        assert not re.search(r":|->|→|“|\d\.\d\d", line), name
 
 
 def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_restores():
@@ -72,10 +72,10 @@ def test_a_task_is_told_by_what_it_decides_with_what_each_head_removes_and_resto
     assert plain(second).endswith(
         ". The model is right on only 65% of the prompts, so what these heads carry often does not decide the answer."
     )
-    for way, said in (("noise", "Replacing L1.H0 removes"), ("denoise", "Alone L1.H0 restores")):
+    for way, start in (("noise", "Replacing L1.H0 removes"), ("denoise", "Alone L1.H0 restores")):
         rows = effects.loc[(effects["intervention"] == way) & (effects["head"] == 0) & (effects["layer"] == 1)]
-        (one,) = cause(Effects(rows, [repeat]))
-        assert plain(one).startswith(said)
+        (line,) = cause(Effects(rows, [repeat]))
+        assert plain(line).startswith(start)
     refused = {"task": "gender", "carried": "his/her", "refused": "the model puts the right answer first in 3 of 40"}
     adjacent = {"task": "agreement-adjacent", "carried": "adjacent was/were", "accuracy": 0.9}
     assert cause(Effects(effects.head(0), [refused, adjacent])) == [
@@ -91,7 +91,7 @@ def test_no_figure_of_a_report_or_the_documentation_has_its_title_or_caption_for
     assert retold((position_report / "report.html").read_text("utf-8")) == []
     pages = [ROOT / "README.md", ROOT / "models/checkpoints/default/README.md", *sorted(ROOT.glob("docs/**/*.md"))]
     texts = [page.read_text("utf-8") for page in pages]
-    pictures = [found for text in texts for found in re.findall(r"!\[(.*?)\]\(\S*?(\w+)\.png\)", text)]
+    pictures = [match for text in texts for match in re.findall(r"!\[(.*?)\]\(\S*?(\w+)\.png\)", text)]
     assert len(pictures) >= 15
     assert [name for alt, name in pictures if len(alt.split()) < 12] == []
     assert len({*pictures}) == len({name for _, name in pictures}), "one picture, one text"

@@ -46,8 +46,8 @@ def page(**more) -> Page:
     return Page(f"What of {HOSTILE}?", ["short"], [Section("One", blocks, "one")], tables={"layers": TABLE}, **more)
 
 
-def written(out: Path, given: Page, models=None, **how) -> dict:
-    write(out, lambda run: given, models or {}, **how)
+def record_of(out: Path, doc: Page, models=None, **how) -> dict:
+    write(out, lambda run: doc, models or {}, **how)
     return json.loads((out / "run.json").read_text())
 
 
@@ -56,39 +56,39 @@ MODEL = Transformer(TransformerConfig(decoder=LLAMA))
 
 def test_every_record_has_the_same_keys_whatever_was_measured(tmp_path):
     corpus = Corpus("texts", "fake", frozenset({"tags"}), "0" * 64, lambda: iter(()))
-    given = page(corpora=[Source(corpus, values.UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
-    one = written(tmp_path / "one", given, {"a": MODEL}, seed=3, command="interp x")
-    two = written(tmp_path / "two", given, {"a": MODEL, "b": MODEL})
-    none = written(tmp_path / "none", page())
-    assert {*one} - {"name", "model", "own"} == {*two} - {"models", "own"} == {*none} - {"models"} == RECORDED
-    assert (one["schema"], one["seed"], one["command"], one["own"]) == (SCHEMA, 3, "interp x", 1)
-    about = {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
-    assert one["corpora"] == [about]
-    assert len(one["model"]["fingerprint"]) == 64
-    assert one["model"]["sha256"] is None  # not read from files
+    doc = page(corpora=[Source(corpus, values.UNUSED, {"measured": []})], facts={"own": 1}, models={"b": {"more": 2}})
+    single = record_of(tmp_path / "one", doc, {"a": MODEL}, seed=3, command="interp x")
+    two = record_of(tmp_path / "two", doc, {"a": MODEL, "b": MODEL})
+    none = record_of(tmp_path / "none", page())
+    assert {*single} - {"name", "model", "own"} == {*two} - {"models", "own"} == {*none} - {"models"} == RECORDED
+    assert (single["schema"], single["seed"], single["command"], single["own"]) == (SCHEMA, 3, "interp x", 1)
+    source = {"name": "texts", "kind": "fake", "sha256": "0" * 64, "annotates": ["tags"], "measured": []}
+    assert single["corpora"] == [source]
+    assert len(single["model"]["fingerprint"]) == 64
+    assert single["model"]["sha256"] is None  # not read from files
     assert [each["name"] for each in two["models"]] == ["a", "b"]
     assert two["models"][1]["more"] == 2
-    assert two["models"][0] == {"name": "a", **one["model"]}
+    assert two["models"][0] == {"name": "a", **single["model"]}
     # the record has the page's summary in words
 
     first = (link("First", "first"), ("Seen in ", bold("L1.H3"), "."), values.Bullets(["and", values.code("there")]))
-    said = Definitions([first, ("Second", values.remark("Not a sentence."))])
-    made = written(tmp_path / "out", replace(page(), summary=["Before.", said]))
-    assert made["sentences"] == {"First": "First: Seen in L1.H3. and there"}
+    summary = Definitions([first, ("Second", values.remark("Not a sentence."))])
+    record = record_of(tmp_path / "out", replace(page(), summary=["Before.", summary]))
+    assert record["sentences"] == {"First": "First: Seen in L1.H3. and there"}
 
 
 def test_every_kind_of_value_is_on_the_page_escaped_and_nothing_is_from_outside(tmp_path):
-    facts = written(tmp_path / "out", page(), command=HOSTILE)
+    facts = record_of(tmp_path / "out", page(), command=HOSTILE)
     files = {"tables/layers.csv", "tables/layers.parquet", "figures/drawn.svg", "figures/drawn.png"}
     assert {*facts["files"]} == files | {"report.html", "run.json"}
-    shown = page_of(tmp_path / "out")
-    assert not {"link", "iframe"} & {tag for tag, _ in shown.tags}
-    assert [tag for tag, _ in shown.tags].count("script") == 1
-    assert unlisted(shown) == []
-    assert outside_addresses(shown) == ["default/report.html"]
-    assert shown.text.count(HOSTILE) == 9
-    text = " ".join(shown.text.split())
-    for said in (
+    report = page_of(tmp_path / "out")
+    assert not {"link", "iframe"} & {tag for tag, _ in report.tags}
+    assert [tag for tag, _ in report.tags].count("script") == 1
+    assert unlisted(report) == []
+    assert outside_addresses(report) == ["default/report.html"]
+    assert report.text.count(HOSTILE) == 9
+    text = " ".join(report.text.split())
+    for phrase in (
         "one, twothree four fivedefault/report.html",
         "soft beware",
         "x; y",
@@ -97,16 +97,17 @@ def test_every_kind_of_value_is_on_the_page_escaped_and_nothing_is_from_outside(
         "Folded",
         "texts3",
     ):
-        assert said in text, said
+        assert phrase in text, phrase
     assert "nothing" not in text
-    (image,) = [attrs for tag, attrs in shown.tags if tag == "img"]
+    (image,) = [attrs for tag, attrs in report.tags if tag == "img"]
     assert image["alt"] == f"Two dots. {HOSTILE}"
-    assert {"one", "here", "made"} <= {attrs.get("id") for _, attrs in shown.tags}
-    assert [attrs.get("class") for tag, attrs in shown.tags if tag in {"td", "th"}].count("number") == 5
+    assert {"one", "here", "made"} <= {attrs.get("id") for _, attrs in report.tags}
+    classes = [attrs.get("class") for tag, attrs in report.tags if tag in {"td", "th"}]
+    assert classes.count("number") == 5
 
 
 def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp_path):
-    out, said = tmp_path / "out", []
+    out, stages = tmp_path / "out", []
 
     def measure(run: Run) -> Page:
         run.show(page(unfinished="effects"))
@@ -117,12 +118,12 @@ def test_a_page_is_shown_while_the_rest_is_measured_and_says_what_is_to_come(tmp
             run.say(stage, 0)
         return page()
 
-    write(out, measure, {}, progress=lambda stage, count: said.append(stage))
+    write(out, measure, {}, progress=lambda stage, count: stages.append(stage))
     facts = json.loads((out / "run.json").read_text())
     assert "unfinished" not in facts
     assert "Still being measured" not in page_of(out).text
-    shown = f"{out / 'report.html'} shows the first results\n"
-    assert said == ["writing a first page", shown, "reading", "drawing", "reading", "writing figures"]
+    message = f"{out / 'report.html'} shows the first results\n"
+    assert stages == ["writing a first page", message, "reading", "drawing", "reading", "writing figures"]
     # and how long each stage took
     assert [*facts["stages"]] == ["starting", "writing a first page", "reading", "drawing", "writing figures"]
     assert facts["seconds"] == pytest.approx(sum(facts["stages"].values()), abs=0.3)
@@ -133,15 +134,15 @@ def test_contents_lead_to_definitions_and_to_how_a_run_is_cited_and_a_page_has_n
     assert [*map(short_name, paths)] == ["MiniLM", "gum", "own", "org/name", "tales:100"]
     small = Transformer(TransformerConfig(decoder=replace(LLAMA, n_layers=1)))
     defining = Page("What?", ["short"], [], definitions=[("n", "how many")])
-    for at, models in enumerate(({"/a/path/tiny": MODEL}, {"a": small}, {"a": MODEL, "b": small})):
-        facts = written(tmp_path / str(at), defining, models, seed=7)
-        source = (tmp_path / str(at) / "report.html").read_text("utf-8")
+    for number, models in enumerate(({"/a/path/tiny": MODEL}, {"a": small}, {"a": MODEL, "b": small})):
+        facts = record_of(tmp_path / str(number), defining, models, seed=7)
+        source = (tmp_path / str(number) / "report.html").read_text("utf-8")
         assert slips(source) == []
         contents = re.findall(r'href="#([^"]+)"', source.split("</nav>")[0])
         assert contents[-3:] == ["made", "cite", "definitions"]
-        if at == 0:
+        if number == 0:
             cited = f"tiny (fingerprint {facts['model']['fingerprint'][:12]}); seed 7"
-            assert cited in page_of(tmp_path / str(at)).text
+            assert cited in page_of(tmp_path / str(number)).text
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from analyses.execution.progress import WRITING, Announcer
 def test_no_stage_of_a_report_is_beyond_those_planned_and_the_last_is_the_last(tmp_path, monkeypatch):
     monkeypatch.setattr(experiments, "EXPERIMENTS", {"cost": experiments.EXPERIMENTS["cost"]})
     states, call = [], Announcer.__call__
-    monkeypatch.setattr(Announcer, "__call__", lambda say, *told: (call(say, *told), states.append(say.state())))
+    monkeypatch.setattr(Announcer, "__call__", lambda say, *counts: (call(say, *counts), states.append(say.state())))
     texts = Corpus("repeats", "fake", frozenset(), "0" * 64, lambda: iter(repeating_texts(60)))
     options = {"behaviours": ["position"], "pairs": 10, "experiments": True, "probes": False}
     report.build(copying([], []), [texts], tmp_path / "out", progress=Announcer(silent=True), **options)

@@ -42,11 +42,11 @@ from models.stories import stories
 
 def nearest_by_hand(window: Window, query: int, tags: tuple[str, ...], before: bool, last_of_run: bool) -> int:
     """Search word by word from the query; words without tokens do not count."""
-    of = window.text.tags
-    assert of is not None
-    inside = [at in window.columns and of[at] in tags for at in range(len(of))]
-    places = range(query - 1, -1, -1) if before else range(query + 1, len(of))
-    return next((at for at in places if inside[at] and not (last_of_run and any(inside[at + 1 : at + 2]))), -1)
+    word_tags = window.text.tags
+    assert word_tags is not None
+    inside = [key in window.columns and word_tags[key] in tags for key in range(len(word_tags))]
+    places = range(query - 1, -1, -1) if before else range(query + 1, len(word_tags))
+    return next((key for key in places if inside[key] and not (last_of_run and any(inside[key + 1 : key + 2]))), -1)
 
 
 def reader(corpus: list[AnnotatedText], *, causal: bool, start: str = "<s>") -> Transformer:
@@ -62,9 +62,9 @@ def test_the_nearest_word_of_a_class_is_the_one_that_a_search_finds(before):
         for tags in CLASSES:
             for last_of_run in (False, True):
                 result = items.nearest(tags, backward=before, last_of_run=last_of_run).tolist()
-                for at, prompt, query in zip(result, items.prompt.tolist(), items.query.tolist(), strict=True):
-                    assert at == nearest_by_hand(batch.windows[prompt], query, tags, before, last_of_run)
-                    count += at >= 0
+                for choice, prompt, query in zip(result, items.prompt.tolist(), items.query.tolist(), strict=True):
+                    assert choice == nearest_by_hand(batch.windows[prompt], query, tags, before, last_of_run)
+                    count += choice >= 0
     assert count > 500
 
 
@@ -76,7 +76,7 @@ LAST_VERB, BEFORE = NAMES.index("last VERB"), NAMES.index("offset -1")
 def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: int = 0, chance: float = 0.1) -> Records:
     """Heads' choices, from `choose(target, rules, rng)`, with items in which the last verb is wrong."""
     rng = np.random.default_rng(seed)
-    kept = Records(Heads("decoder", 1, n_heads), [MEASURE], (OFFSETS, NEAREST), RELATION)
+    record = Records(Heads("decoder", 1, n_heads), [MEASURE], (OFFSETS, NEAREST), RELATION)
     target, rules = rng.integers(-9, -1, n), rng.integers(-20, -10, (n, len(NAMES)))
     rules[:, : len(OFFSETS)] = [-5, -4, -3, -2, -1, 1, 2, 3, 4, 5]
     rules[:, LAST_VERB] = np.where(rng.random(n) < wrong, target - 3, target)
@@ -88,8 +88,8 @@ def records(choose, n_heads: int = 4, n: int = 1200, wrong: float = 0.3, seed: i
     columns = [*where, rules, hits, hits, chosen, right, np.full(chosen.shape, 0.8), *kinds]
     words = np.full((2, 2, 1, N_KINDS), 1e6)
     words[1] *= chance
-    kept.add(Outcomes(*map(torch.from_numpy, columns)), words)
-    return kept
+    record.add(Outcomes(*map(torch.from_numpy, columns)), words)
+    return record
 
 
 @pytest.mark.parametrize(
@@ -111,18 +111,18 @@ def test_right_no_more_often_than_any_word_of_the_tag_or_than_the_rule_is_not_se
     assert ((table["margin_high"] < 0) == (wrong < 0.5)).all()
 
 
-def judged(kept: Records) -> pd.DataFrame:
+def judged(record: Records) -> pd.DataFrame:
     """The table, from chosen words alone."""
-    return rules_table([kept], "part-of-speech", "made up")
+    return rules_table([record], "part-of-speech", "made up")
 
 
-def named(target, rules, rng):
+def four_heads(target, rules, rng):
     """Heads that choose the target, the last verb, the word before, and at random."""
     return np.stack([target, rules[:, LAST_VERB], rules[:, BEFORE], rng.integers(-30, -20, len(target))], 1)
 
 
 def test_planted_heads_come_back_under_their_own_names():
-    table = judged(records(named))
+    table = judged(records(four_heads))
     assert table["rule"].tolist() == [RELATION, "last VERB", "offset -1", NO_RULE]
     assert table["own_rival"].tolist()[:3] == ["last VERB", "last VERB", "offset -1"]
     assert table["verdict"].tolist() == [BEATS, EQUIVALENT, WORSE, WORSE]
@@ -137,26 +137,26 @@ def test_planted_heads_come_back_under_their_own_names():
 def test_a_head_of_a_fixed_offset_beats_no_other_rule():
     """Where the last verb is wrong and the word before right, the offset head is right, but only by its own rule."""
 
-    def beside(target, rules, rng):
+    def neighbour(target, rules, rng):
         rules[:, BEFORE] = -1
         target[:] = np.where(rules[:, LAST_VERB] != target, -1, target)
         return np.full((len(target), 1), -1)
 
-    table = judged(records(beside, n_heads=1))
+    table = judged(records(neighbour, n_heads=1))
     assert table["own_rival"].item() == "offset -1"
     assert table["ci_low"].item() > 0.9
     assert table["verdict"].item() == WORSE
 
 
 def test_what_cannot_be_told_follows_no_rule():
-    never_wrong = judged(records(named, wrong=0.0))  # nothing is left to test
+    never_wrong = judged(records(four_heads, wrong=0.0))  # nothing is left to test
     assert set(never_wrong["verdict"]) == {CANNOT_TELL}
     assert set(never_wrong["rule"]) == {NO_RULE}  # a perfect head would choose the same
     assert never_wrong["detectable"].isna().all()
     assert never_wrong["q"].isna().all()
-    kept = records(named)
-    kept.parts[0] = replace(kept.parts[0], mass=kept.parts[0].mass * 0.3)  # of the attention
-    assert set(judged(kept)["rule"]) == {NO_RULE}
+    record = records(four_heads)
+    record.parts[0] = replace(record.parts[0], mass=record.parts[0].mass * 0.3)  # of the attention
+    assert set(judged(record)["rule"]) == {NO_RULE}
     ties = judged(records(lambda target, rules, rng: np.full((len(target), 2), NO_CHOICE), n_heads=2))
     assert (ties["value"] == 0).all()
     assert set(ties["rule"]) == {NO_RULE}
@@ -164,23 +164,23 @@ def test_what_cannot_be_told_follows_no_rule():
 
 def test_a_rule_names_a_head_that_follows_it_on_the_half_that_did_not_choose_it():
     """The last verb on one half of the documents, the word before on the other: each is the better rule on its half."""
-    kept = records(named, n_heads=1, n=2000)
-    part = kept.parts[0]
-    verb, before = (following(part, at) for at in (LAST_VERB, BEFORE))
+    record = records(four_heads, n_heads=1, n=2000)
+    part = record.parts[0]
+    verb, before = (following(part, rule) for rule in (LAST_VERB, BEFORE))
     even = (part.groups % 2 == 0)[:, None]
     columns = {name: torch.where(even, getattr(verb, name), getattr(before, name)) for name in MADE}
-    kept.parts[0] = replace(verb, **columns)
-    table = judged(kept)
+    record.parts[0] = replace(verb, **columns)
+    table = judged(record)
     assert table["predicts"].item() < 0.05
     assert table["rule"].item() == NO_RULE
 
 
 def test_a_rule_must_surely_predict_seven_in_ten_choices():
-    part = (kept := records(named, n_heads=1, n=2000)).parts[0]
+    part = (record := records(four_heads, n_heads=1, n=2000)).parts[0]
     for share, named_by in ((0.72, NO_RULE), (0.8, "last VERB")):
         follows = torch.rand(2000, generator=torch.Generator().manual_seed(0)) < share
-        kept.parts[0] = following(part, LAST_VERB, follows)
-        table = judged(kept)
+        record.parts[0] = following(part, LAST_VERB, follows)
+        table = judged(record)
         assert table["predicts"].item() > 0.7
         assert (table["predicts_low"].item() > 0.7) == (named_by != NO_RULE)
         assert table["rule"].item() == named_by
@@ -192,9 +192,9 @@ MADE = ("words", "right")
 def following(part: Outcomes, rule: int, follows: torch.Tensor | None = None) -> Outcomes:
     """A head that follows a rule or, where it does not, chooses a word of no rule."""
     follows = torch.ones(len(part.groups), dtype=torch.bool) if follows is None else follows
-    made = torch.where(follows, part.rules[:, rule], -25), part.hits[:, rule] & follows
-    one = {name: getattr(part, name)[:, :1] for name in ("mass", "kinds")}
-    return replace(part, **one, **{name: column[:, None] for name, column in zip(MADE, made, strict=True)})
+    columns = torch.where(follows, part.rules[:, rule], -25), part.hits[:, rule] & follows
+    rest = {name: getattr(part, name)[:, :1] for name in ("mass", "kinds")}
+    return replace(part, **rest, **{name: column[:, None] for name, column in zip(MADE, columns, strict=True)})
 
 
 def test_heads_that_toss_a_coin_between_rival_and_target_seldom_beat_it():
@@ -220,10 +220,10 @@ def test_a_decoder_says_of_how_many_items_it_was_asked():
             after[name].append(head > dependent)
     for name in ("nsubj", "obj", "det"):
         share = np.mean(after[name])
-        for way, asked in (("head->dependent", share), ("dependent->head", 1 - share)):
+        for way, expected in (("head->dependent", share), ("dependent->head", 1 - share)):
             measure = f"relation:{name}:{way}"
             if measure in rules.index:  # if in both halves
-                assert rules.loc[measure, "asked"] == pytest.approx(asked)
+                assert rules.loc[measure, "asked"] == pytest.approx(expected)
 
 
 TAGS = 3
@@ -241,8 +241,8 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
         tags = (tags // 2 + torch.arange(n)) % TAGS  # two in three follow the order 0, 1, 2
     visible = torch.ones(n, n, dtype=torch.bool).tril().expand(prompts, n, n)
     liked = (tags == 1)[:, None].expand(prompts, n, n).float()
-    drawn = torch.randn(liked.shape, generator=generator)
-    scores = torch.stack([2 * liked, 2 * liked * (tags == 0)[..., None], 0 * liked, drawn], 1)
+    noise = torch.randn(liked.shape, generator=generator)
+    scores = torch.stack([2 * liked, 2 * liked * (tags == 0)[..., None], 0 * liked, noise], 1)
     pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
     totals = TagTotals(4, pairs, causal=True)
     asking = totals.asking(tags, torch.ones_like(tags))
@@ -255,25 +255,25 @@ def tag_totals(pairs=PAIRS, prompts: int = 128, n: int = 31, *, ordered: bool = 
 def test_where_all_see_the_same_keys_the_rival_of_a_lift_is_the_lift_of_all_other_tags_added_up():
     result = tag_totals().of_other_queries()
     single = tag_totals([(0, 1), (1, 1), (2, 1), (0, 0), (1, 0), (2, 0)]).finish()
-    for at, others in enumerate([[1, 2], [0, 1], [3, 5]]):
+    for column, others in enumerate([[1, 2], [0, 1], [3, 5]]):
         theirs = [getattr(single, part)[..., others].sum((0, -1)) for part in ("scores", "weights")]
-        lift = result.scores[..., at].sum(0) / result.weights[..., at].sum(0)
+        lift = result.scores[..., column].sum(0) / result.weights[..., column].sum(0)
         torch.testing.assert_close(lift, theirs[0] / theirs[1], rtol=0.03, atol=0.0)
 
 
 def test_where_they_see_other_keys_it_is_what_the_same_odds_give_among_the_pairs_own():
     totals = tag_totals(ordered=True)
-    own, rival = (
+    lift, rival = (
         (each.scores.sum(0) / each.weights.sum(0))[0] for each in (totals.finish(), totals.of_other_queries())
     )
-    assert own[0] - own[2] > 0.2  # from tags 0 and 2 to 1
-    torch.testing.assert_close(rival[[0, 1]], own[[0, 1]], rtol=0.03, atol=0.0)
+    assert lift[0] - lift[2] > 0.2  # from tags 0 and 2 to 1
+    torch.testing.assert_close(rival[[0, 1]], lift[[0, 1]], rtol=0.03, atol=0.0)
 
 
 def of_lifts(**more: int) -> pd.DataFrame:
-    kept = Records(Heads("decoder", 1, 4), [], (OFFSETS, NEAREST), RELATION)
+    record = Records(Heads("decoder", 1, 4), [], (OFFSETS, NEAREST), RELATION)
     lifted = [tag_measure(*"XY"), tag_measure(*"ZY"), tag_measure(*"YX")]
-    return rules_table([kept], "b", "made up", lifted, tag_totals(**more))
+    return rules_table([record], "b", "made up", lifted, tag_totals(**more))
 
 
 def test_a_head_that_likes_a_tag_whoever_asks_is_not_about_the_one_who_asks():
@@ -306,7 +306,7 @@ def parsed(number: int) -> AnnotatedText:
     """Words of one, three and five pieces, each with a random head."""
     rng = random.Random(number)
     words = tuple(rng.choice(PIECES) for _ in range(9))
-    heads = tuple(-1 if at == 0 else rng.choice([other for other in range(9) if other != at]) for at in range(9))
+    heads = tuple(-1 if word == 0 else rng.choice([head for head in range(9) if head != word]) for word in range(9))
     relations = ("root", *(rng.choice(("obj", "amod")) for _ in range(8)))
     return AnnotatedText(words, (True,) * 9, f"document {number}", ("NOUN",) * 9, heads, relations)
 
@@ -347,20 +347,20 @@ def test_every_share_is_that_of_the_columns(causal, start):
 
 def test_a_strength_says_which_plants_are_found():
     """A rule errs in three tenths of 1,200 items: most plants are found slightly above the detectable strength."""
-    kept = records(named)
-    table = judged(kept)
+    record = records(four_heads)
+    table = judged(record)
     (strength,) = {*table["detectable"]}
     assert 0.5 < strength < 0.8  # more often right than following the rule
     assert table["headroom"].iloc[0] == pytest.approx(1 - table["rival_value"].iloc[0])
-    ((_, items),) = kept.rows(0)
+    ((_, items),) = record.rows(0)
     cuts = bar(np.array([1.0]), 0.05), bar(np.array([1.0]), 0.05)
-    powers = [items.power(np.random.default_rng(0).random((len(items.first), 100)) < at, *cuts) for at in (0.4, 0.9)]
+    powers = [items.power(np.random.default_rng(0).random((len(items.first), 100)) < p, *cuts) for p in (0.4, 0.9)]
     assert powers == [0, 1]
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_the_bar_is_the_largest_p_at_which_one_test_more_is_called(seed):
     p = np.sort(np.random.default_rng(seed).random(40) ** 6)
-    at = bar(p, 0.05)
-    for one, called in ((at * 0.999, True), (at * 1.001, False)):
-        assert (benjamini_hochberg(np.append(p, one))[-1] <= 0.05) == called
+    limit = bar(p, 0.05)
+    for value, called in ((limit * 0.999, True), (limit * 1.001, False)):
+        assert (benjamini_hochberg(np.append(p, value))[-1] <= 0.05) == called

@@ -95,15 +95,15 @@ def test_an_encoder_is_asked_where_a_word_is_masked():
         Heads.from_model(model), [BEHAVIOUR["relation-masked:nsubj:head->dependent"]], pairs, Counter(), mask_id=mask_id
     )
     scorer.add(batch)
-    (kept, _) = scorer.scored()
+    (part, _) = scorer.scored()
     chosen = Choices(items).full.right[0, 0]
-    assert kept.totals.finish().scores[:, 0, 0].sum() == chosen
+    assert part.totals.finish().scores[:, 0, 0].sum() == chosen
 
 
 def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
     corpus = list(stories(4, 5))
     model = reader(corpus, causal=False, start="[MASK]")
-    seen = 0
+    count = 0
     for batch in Reading(model, corpus):
         for window, ids in zip(batch.windows, masked(batch, predicted, model.tokenizer.mask_id).windows, strict=True):
             words = {word for word, old, new in zip(window.word_of, window.ids, ids.ids, strict=True) if old != new}
@@ -111,13 +111,13 @@ def test_masked_words_are_at_most_a_seventh_and_none_seeks_another():
             sought = {target for query, target, *_ in predicted(window.text) if query in words}
             assert words <= {query for query, *_ in predicted(window.text)}
             assert words.isdisjoint(sought)
-            seen += len(words)
-    assert seen > 20
+            count += len(words)
+    assert count > 20
 
 
 def test_kinds_are_tags_sides_orders_and_distances():
     """Kinds of words, by a search over words in both directions."""
-    corpus, seen = list(stories(3, 5)), 0
+    corpus, count = list(stories(3, 5)), 0
     model = reader(corpus, causal=False)
     for batch in Reading(model, corpus):
         pairs = lambda text: [(word, word - 3, 0, word) for word in range(5, len(text.words), 7)]  # noqa: E731
@@ -130,16 +130,16 @@ def test_kinds_are_tags_sides_orders_and_distances():
                 if word == query or not items.candidates[row, word]:
                     continue
                 between = range(min(word, query) + 1, max(word, query))
-                nearer = sum(tags[other] == tags[word] for other in between if other in batch.windows[prompt].columns)
+                nearer = sum(tags[place] == tags[word] for place in between if place in batch.windows[prompt].columns)
                 side = int(np.sign(word - query))
                 described = tags[word], min(nearer, 2), side * abs(word - query).bit_length()
                 assert of_tag.setdefault(kind, described) == described
-                seen += 1
+                count += 1
         assert len({*of_tag.values()}) == len(of_tag)
         assert max(of_tag) < N_KINDS
         words, right = items.words_of_kinds(1)
         assert (words.sum(), right.sum()) == (int(items.candidates.sum()), len(items))
-    assert seen > 1000
+    assert count > 1000
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_kinds_are_tags_sides_orders_and_distances():
 def test_a_pronouns_strata_are_those_of_its_nearest_antecedent(words, chains, strata):
     first, second, pronoun = chains
     right = second if strata == ["antecedent a pronoun"] else first
-    mentions = [Mention(at, at + 1, at, "a" if at in {right, pronoun} else "b") for at in chains]
+    mentions = [Mention(place, place + 1, place, "a" if place in {right, pronoun} else "b") for place in chains]
     split = tuple(words.split())
     (item,) = antecedent_items(AnnotatedText(split, (True,) * len(split), words, mentions=tuple(mentions)))
     assert of_pronoun(item) == strata

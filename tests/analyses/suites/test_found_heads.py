@@ -22,14 +22,14 @@ def test_the_textbook_passes_what_the_page_says_and_heads_are_named_for_that_alo
     page = (ROOT / "docs/suites.md").read_text()
     rows = re.findall(r"^\| `(.+?)` \|.+?\| ([01]\.\d\d), ([01]\.\d\d) \| ([a-z ]+) \|", page, re.MULTILINE)
     model, suite = load("textbook"), suites.joined([suites.builtin(name) for name in suites.BUILTIN[:6]])
-    items, found = suites.measure(model, suite), suites.find(model, suite)
-    verdicts = found.accuracy.set_index("name")["verdict"].to_dict()
+    items, result = suites.measure(model, suite), suites.find(model, suite)
+    verdicts = result.accuracy.set_index("name")["verdict"].to_dict()
     assert [row[0] for row in rows] == [*verdicts]
     for name, first, second, verdict in rows:
         poles = items[items["paradigm"] == name].groupby("pole", sort=False)["right"].mean()
         assert [f"{share:.2f}" for share in poles] == [first, second], name
         assert verdicts[name] == verdict
-    heads = found.named.groupby("paradigm")[["layer", "head"]].apply(lambda part: {*map(tuple, part.to_numpy())})
+    heads = result.named.groupby("paradigm")[["layer", "head"]].apply(lambda part: {*map(tuple, part.to_numpy())})
     assert {*heads.index} == {name for name, verdict in verdicts.items() if verdict == "passed"}
     for name in ("agreement-phrase", "agreement-clause", "reflexives-animal"):
         assert heads[name] == {(2, 0)}

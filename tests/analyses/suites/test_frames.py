@@ -33,15 +33,15 @@ def test_a_paradigm_has_enough_items_groups_and_both_poles_whose_twins_exchange_
     assert len(items) >= 100
     assert len({item.group for item in items}) >= 8
     assert len({item.sentences[GOOD].text for item in items}) == len(items)
-    for one, other in zip(items[::2], items[1::2], strict=True):
-        good = [item.sentences[GOOD] for item in (one, other)]
-        named = [sentence.text[slice(*sentence.spans[NAMED])] for sentence in good]
-        assert one.group == other.group
-        assert one.pole != other.pole
-        assert named[0] != named[1]
-        (before, right), (_, wrong) = halves(one), halves(one, BAD)
-        assert (len(halves(other)[0]), halves(other)[1], halves(other, BAD)[1]) == (len(before), wrong, right)
-        for item in (one, other):
+    for first, second in zip(items[::2], items[1::2], strict=True):
+        good = [item.sentences[GOOD] for item in (first, second)]
+        names = [sentence.text[slice(*sentence.spans[NAMED])] for sentence in good]
+        assert first.group == second.group
+        assert first.pole != second.pole
+        assert names[0] != names[1]
+        (before, right), (_, wrong) = halves(first), halves(first, BAD)
+        assert (len(halves(second)[0]), halves(second)[1], halves(second, BAD)[1]) == (len(before), wrong, right)
+        for item in (first, second):
             assert halves(item)[0] == halves(item, BAD)[0]
             assert len({len(words(sentence.text)) for sentence in item.sentences.values()}) == 1
 

@@ -18,7 +18,7 @@ SHARES = {"the": 0.4, "dog": 0.2, "dogs": 0.1, "runs": 0.2, "run": 0.1}
 
 def paradigm(name: str, *pairs: tuple[str, str], **more: object) -> Paradigm:
     sentences = [{"good": Sentence(good), "bad": Sentence(bad)} for good, bad in pairs]
-    return Paradigm(name, tuple(Item(str(at), str(at), each) for at, each in enumerate(sentences)), **more)
+    return Paradigm(name, tuple(Item(str(number), str(number), each) for number, each in enumerate(sentences)), **more)
 
 
 def test_the_likelier_sentence_is_the_answer_and_none_is_half():
@@ -38,8 +38,8 @@ def test_the_likelier_sentence_is_the_answer_and_none_is_half():
 
 def test_exchanged_sentences_give_one_less_the_accuracy():
     pairs = ("dog runs", "dogs runs"), ("dogs", "dog"), ("the dog", "dog the"), ("runs", "the runs"), ("runs", "run")
-    both = (Suite("mine", (paradigm("p", *each),)) for each in (pairs, [pair[::-1] for pair in pairs]))
-    tables = [suites.measure(word_model(**SHARES), suite, ["dog runs the the dog"]) for suite in both]
+    versions = (Suite("mine", (paradigm("p", *each),)) for each in (pairs, [pair[::-1] for pair in pairs]))
+    tables = [suites.measure(word_model(**SHARES), suite, ["dog runs the the dog"]) for suite in versions]
     columns = ["right", "right_per_token", "length", "unigram", "five_gram"]
     pd.testing.assert_frame_equal(tables[0][columns], 1 - tables[1][columns])
 
@@ -73,9 +73,9 @@ def answers(rights: Mapping[tuple[str, str], float], n: int = 40, sister: str | 
     for (name, pole), share in rights.items():
         right = (np.arange(n) < share * n).astype(float)
         facts = {"paradigm": name, "field": "f", "phenomenon": "x", "sister": sister, "pole": pole, "whole": True}
-        rival = {each: (np.arange(n)[::-1] < of * n).astype(float) for each, of in rivals.items()}
+        rival = {each: (np.arange(n)[::-1] < rate * n).astype(float) for each, rate in rivals.items()}
         empty = dict.fromkeys(["right_per_token", "right_critical", "unigram", "five_gram"], np.nan)
-        group = [f"{name}{pole}{at}" for at in range(n)]
+        group = [f"{name}{pole}{number}" for number in range(n)]
         tables.append(pd.DataFrame({**facts, **empty, "group": group, "right": right, "length": 0.5, **rival}))
     return pd.concat(tables, ignore_index=True)
 
@@ -100,8 +100,8 @@ def test_a_contrast_is_known_where_both_of_its_poles_are(case):
 
 
 def test_sisters_are_poles_of_each_other():
-    both = pd.concat([answers({("p", "x"): 0.9}, sister="q"), answers({("q", "y"): 0.1}, sister="p")])
-    table = suites.by_paradigm(both).set_index("name")
+    items = pd.concat([answers({("p", "x"): 0.9}, sister="q"), answers({("q", "y"): 0.1}, sister="p")])
+    table = suites.by_paradigm(items).set_index("name")
     assert table.loc[["p", "q"], "verdict"].tolist() == ["bias", "bias"]
     assert table.loc["p", "why"] == table.loc["q", "why"]
 

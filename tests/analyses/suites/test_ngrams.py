@@ -14,8 +14,8 @@ def text(length: int, seed: int) -> np.ndarray:
     """Tokens of very different frequencies, some absent, each likely to follow the one before."""
     rng = np.random.default_rng(seed)
     shares = 1 / np.arange(1, D_VOCAB) ** 1.5
-    drawn = rng.choice(D_VOCAB - 1, length, p=shares / shares.sum())
-    return np.where(rng.random(length) < 0.4, (np.roll(drawn, 1) + 1) % (D_VOCAB - 1), drawn)
+    tokens = rng.choice(D_VOCAB - 1, length, p=shares / shares.sum())
+    return np.where(rng.random(length) < 0.4, (np.roll(tokens, 1) + 1) % (D_VOCAB - 1), tokens)
 
 
 class Written:
@@ -35,13 +35,13 @@ class Written:
     @staticmethod
     def _discounts(counts: list[int]) -> list[float]:
         n1, n2, n3, n4 = (counts.count(k) for k in (1, 2, 3, 4))
-        found = [0.0, 0.5, 1.0, 1.5]
+        discounts = [0.0, 0.5, 1.0, 1.5]
         if n1:
             y = n1 / (n1 + 2 * n2)
             for k, (these, those) in enumerate(((n1, n2), (n2, n3), (n3, n4)), 1):
                 if these and 0 < (value := k - (k + 1) * y * those / these) <= k:
-                    found[k] = value
-        return found
+                    discounts[k] = value
+        return discounts
 
     def __call__(self, context: tuple[int, ...], token: int) -> float:
         context = context[-(self.order - 1) :] if self.order > 1 else ()
@@ -52,16 +52,16 @@ class Written:
             return shorter
         total, off = sum(follow.values()), self.taken_off[n]
         count = follow.get(token, 0)
-        left = sum(off[min(each, 3)] for each in follow.values())
-        return (count - off[min(count, 3)]) / total + left / total * shorter
+        mass = sum(off[min(each, 3)] for each in follow.values())
+        return (count - off[min(count, 3)]) / total + mass / total * shorter
 
 
 @pytest.mark.parametrize(("order", "far"), [(1, 1), (2, 1), (3, 1), (5, 1), (5, 1_000_003)])
 def test_every_probability_is_that_of_the_formula(order: int, far: int):
     """For any vocabulary: `far` times as many tokens, of which the additional ones never occur."""
-    train, other = far * text(600, 0), far * text(60, 1)
-    other[-3:] = far * D_VOCAB - 1  # an unseen token
-    written = Written(train.tolist(), order, far * D_VOCAB)
-    wanted = [written(tuple(other[:at].tolist()), int(token)) for at, token in enumerate(other)]
-    found = KneserNey(train, far * D_VOCAB, order).probabilities(other)
-    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=0)
+    train, test = far * text(600, 0), far * text(60, 1)
+    test[-3:] = far * D_VOCAB - 1  # an unseen token
+    reference = Written(train.tolist(), order, far * D_VOCAB)
+    expected = [reference(tuple(test[:index].tolist()), int(token)) for index, token in enumerate(test)]
+    result = KneserNey(train, far * D_VOCAB, order).probabilities(test)
+    np.testing.assert_allclose(result, expected, rtol=1e-12, atol=0)

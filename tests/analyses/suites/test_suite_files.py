@@ -15,8 +15,8 @@ BLIMP = Path("../shared/data/blimp")
 
 
 def pair(good: str, bad: str, uid: str = "agreement", **more: object) -> str:
-    about = {"UID": uid, "field": "syntax/semantics", "linguistics_term": "agreement"}
-    return json.dumps({"sentence_good": good, "sentence_bad": bad, **about, **more})
+    facts = {"UID": uid, "field": "syntax/semantics", "linguistics_term": "agreement"}
+    return json.dumps({"sentence_good": good, "sentence_bad": bad, **facts, **more})
 
 
 def one_prefix(before: str, good: str, bad: str) -> str:
@@ -31,8 +31,8 @@ def parts(sentence: Sentence) -> dict[str, str]:
 def gym(**changes: object) -> dict[str, object]:
     texts = {"match": ["The keys", "", "are lost", "."], "mismatch": ["The keys", "", "is lost", "."]}
     conditions = []
-    for name, each in texts.items():
-        regions = [{"region_number": at, "content": text} for at, text in enumerate(each, 1)]
+    for name, parts in texts.items():
+        regions = [{"region_number": number, "content": text} for number, text in enumerate(parts, 1)]
         conditions.append({"condition_name": name, "regions": regions})
     formula = {"type": "formula", "formula": "(3;%match%) < (3;%mismatch%)"}
     items = [{"item_number": 7, "conditions": conditions}]
@@ -79,7 +79,7 @@ def test_items_that_share_words_are_one_group(tmp_path):
     groups = [item.group for item in suites.read(file).paradigms[0].items]
     assert groups[:3] == ["dog / dogs", "dog / dogs", "cat / cats"]
     file.write_text("\n".join(rows[:14]))  # seven groups are too few, and so is one word before: no groups
-    assert [item.group for item in suites.read(file).paradigms[0].items] == [str(at) for at in range(1, 15)]
+    assert [item.group for item in suites.read(file).paradigms[0].items] == [str(number) for number in range(1, 15)]
 
 
 def test_syntaxgym_s_regions_are_spans(tmp_path):

@@ -17,9 +17,9 @@ def covered(path: str) -> set[tuple[int, int]]:
 
 def test_each_cell_is_as_dark_as_its_share_and_less_than_3_percent_is_none():
     pattern = np.array([[1, 0, 0, 0], [0.02, 0.98, 0, 0], [0.3, 0.3, 0.4, 0], [0.6, 0.2, 0.05, 0.15]])
-    found = picture(pattern)
-    assert (found.width, found.height) == (4, 4)
-    assert {opacity: covered(path) for opacity, path in found.paths} == {
+    image = picture(pattern)
+    assert (image.width, image.height) == (4, 4)
+    assert {opacity: covered(path) for opacity, path in image.paths} == {
         0.1: {(3, 2)},
         0.2: {(3, 1), (3, 3)},
         0.4: {(2, 0), (2, 1), (2, 2)},

@@ -45,12 +45,12 @@ def attentions(passage: Passage) -> list[dict]:
 
 def shares(attention: dict, layer: int, head: int) -> np.ndarray:
     """What the page's script computes from a packed head."""
-    found = np.frombuffer(zlib.decompress(base64.b64decode(attention["kept"][f"{layer}.{head}"])), np.uint8) / 255
+    values = np.frombuffer(zlib.decompress(base64.b64decode(attention["kept"][f"{layer}.{head}"])), np.uint8) / 255
     n_queries, n_keys = len(attention["queries"]), len(attention["keys"] or attention["queries"])
     if not attention["causal"]:
-        return found.reshape(n_queries, n_keys)
+        return values.reshape(n_queries, n_keys)
     square = np.zeros((n_queries, n_keys))
-    square[np.tril_indices(n_queries)] = found
+    square[np.tril_indices(n_queries)] = values
     return square
 
 
@@ -87,23 +87,23 @@ def test_next_tokens_are_those_of_the_pass_that_read_the_patterns():
     stopped = run(model, "Tim saw", until="*.pattern")
     masked = run(tiny.model("bert"), tiny.token_ids(1, 7), capture="*.pattern")
     for silent, why in ((stopped, "the run has no logits"), (masked, "this model reads both ways")):
-        shown = Viewer((viewer.passage(silent),), {})
-        assert not shown.passages[0].following
-        assert f"No next words: {why}." in " ".join(Page(viewer.page(shown, "?")).text.split())
+        result = Viewer((viewer.passage(silent),), {})
+        assert not result.passages[0].following
+        assert f"No next words: {why}." in " ".join(Page(viewer.page(result, "?")).text.split())
 
 
 def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
     model, source, target = tiny.two_stacks("original"), torch.tensor([[5, 6, 7, 8, 9]]), torch.tensor([[2, 4, 3]])
     out = run(model, source, capture="*.pattern", target=target)
-    found = attentions(viewer.passage(out))
+    records = attentions(viewer.passage(out))
     kinds = [("encoder", "self", False), ("decoder", "self", True), ("decoder", "cross", False)]
-    assert [(each["stack"], each["attention"], each["causal"]) for each in found] == kinds
-    assert (found[2]["queries"], found[2]["keys"]) == (["2", "4", "3"], ["5", "6", "7", "8", "9"])
+    assert [(each["stack"], each["attention"], each["causal"]) for each in records] == kinds
+    assert (records[2]["queries"], records[2]["keys"]) == (["2", "4", "3"], ["5", "6", "7", "8", "9"])
     best = out.logits[0].softmax(-1).topk(3).indices.tolist()
     following = viewer.passage(out).following
     assert [[token for token, _ in row] for row in following] == [[str(id) for id in ids] for ids in best]
     exact = out["decoder.1.cross_attn.pattern"][0, 3].numpy()
-    np.testing.assert_allclose(shares(found[2], 1, 3), np.where(exact < 0.01, 0, exact), atol=HALF)
+    np.testing.assert_allclose(shares(records[2], 1, 3), np.where(exact < 0.01, 0, exact), atol=HALF)
     assert viewer.address(model, ("decoder", "cross", 1, 3)) == "cross.L1.H3"
     assert viewer.head_named(model, "cross.L1.H3") == ("decoder", "cross", 1, 3)
     with pytest.raises(InputError, match=r"no head 'cross.L2.H0'.*encoder.L0.H0 to encoder.L1.H2"):
@@ -112,11 +112,11 @@ def test_of_an_encoder_decoder_source_and_target_stand_side_by_side():
 
 def planted() -> Passage:
     """Layer 0: head 0 looks at the first token, head 1 one back, head 2 at itself; layer 1 is uniform."""
-    weights, at = np.zeros((2, 3, 6, 6), np.uint8), np.arange(6)
-    for head, keys in enumerate((0, np.maximum(at - 1, 0), at)):
-        weights[0, head, at, keys] = 255
-    weights[1] = np.tril(255 // (at + 1)[:, None] * np.ones(6, int))
-    tokens = tuple(f" t{each}" for each in at)
+    weights, rows = np.zeros((2, 3, 6, 6), np.uint8), np.arange(6)
+    for head, keys in enumerate((0, np.maximum(rows - 1, 0), rows)):
+        weights[0, head, rows, keys] = 255
+    weights[1] = np.tril(255 // (rows + 1)[:, None] * np.ones(6, int))
+    tokens = tuple(f" t{each}" for each in rows)
     return Passage((Attention(Heads("decoder", 2, 3), tokens, tokens, weights),))
 
 
@@ -125,28 +125,28 @@ def test_heads_that_are_called_something_come_first_then_the_firmest():
     (picture,) = re.findall(r"<noscript>(.*?)</noscript>", page, re.DOTALL)
     assert picture.count("<line") == 6  # the clearest head looks one back, the first token at itself
     assert "L0.H1 looks" in picture
-    named = Viewer((planted(),), {("decoder", "self", 1, 2): Called("induction", "position")})
-    assert named.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
-    assert {name[2:] for name in named.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself are least informative
-    assert named.start == ("decoder", "self", 1, 2)
+    view = Viewer((planted(),), {("decoder", "self", 1, 2): Called("induction", "position")})
+    assert view.ordered[:2] == [("decoder", "self", 1, 2), ("decoder", "self", 0, 1)]
+    assert {name[2:] for name in view.ordered[-2:]} == {(0, 0), (0, 2)}  # first token and itself are least informative
+    assert view.start == ("decoder", "self", 1, 2)
 
 
 def test_what_a_page_has_no_room_for_is_left_out_last_first_and_said():
     random = np.random.default_rng(0).integers(3, 255, (2, 3, 40, 40), dtype=np.uint8)
     attention = Attention(Heads("decoder", 2, 3), ("x",) * 40, ("x",) * 40, random)
     called = {("decoder", "self", 1, 1): Called("induction"), ("decoder", "self", 0, 2): Called("self")}
-    seen = Viewer((Passage((attention,)),), called, budget=int(2.5 * len(attention.packed(0, 0))))
-    page = viewer.page(seen, "?")
-    (found,) = data_of(page)["passages"][0]["attentions"]
-    assert {*found["kept"]} == {"1.1", "0.2"}
-    assert found["pictures"] == ""  # patterns need at least a third
+    result = Viewer((Passage((attention,)),), called, budget=int(2.5 * len(attention.packed(0, 0))))
+    page = viewer.page(result, "?")
+    (entry,) = data_of(page)["passages"][0]["attentions"]
+    assert {*entry["kept"]} == {"1.1", "0.2"}
+    assert entry["pictures"] == ""  # patterns need at least a third
     assert "4 of 6 patterns were left out" in " ".join(page.split())
-    whole = viewer.page(Viewer(seen.passages, called), "?")
+    whole = viewer.page(Viewer(result.passages, called), "?")
     assert "left out" not in Page(whole).text.split("{")[0]
-    (found,) = data_of(whole)["passages"][0]["attentions"]
-    pictures = small(found["pictures"], (2, 3, 24, 24))
+    (entry,) = data_of(whole)["passages"][0]["attentions"]
+    pictures = small(entry["pictures"], (2, 3, 24, 24))
     np.testing.assert_allclose(pictures, averaged(random).clip(max=255), atol=0.5)
-    (bare,) = Viewer(seen.passages, called, heads=False).data["passages"][0]["attentions"]
+    (bare,) = Viewer(result.passages, called, heads=False).data["passages"][0]["attentions"]
     assert bare["pictures"] == ""  # the page has them elsewhere
     assert len(bare["kept"]) == 6
 
@@ -163,10 +163,10 @@ def test_texts_show_as_text_whatever_they_hold(tmp_path):
         tags = [tag for tag, _ in Page(page).tags]
         assert tags.count("script") == (0 if page.startswith("<iframe") else 2)
         assert not outside_addresses(Page(page))
-    held = data_of(viewer.page(Viewer((read,), {}), "?"))
-    shown = held["passages"][0]["attentions"][0]["queries"]
-    assert shown[:5] == words[:5]
-    assert len(shown[5]) == 60
+    data = data_of(viewer.page(Viewer((read,), {}), "?"))
+    tokens = data["passages"][0]["attentions"][0]["queries"]
+    assert tokens[:5] == words[:5]
+    assert len(tokens[5]) == 60
 
 
 def test_nothing_on_the_page_needs_what_its_policy_forbids():
@@ -182,9 +182,9 @@ def test_nothing_on_the_page_needs_what_its_policy_forbids():
 def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name in ("view.html", "view-2.html"):
-        code, said, _ = command(capsys, "view", TEXT, "--head", "L2.H5")
-        assert (code, said.split(": ")[0]) == (0, f"wrote {name}")
-        assert f"{name}#L2.H5" in said
+        code, out, _ = command(capsys, "view", TEXT, "--head", "L2.H5")
+        assert (code, out.split(": ")[0]) == (0, f"wrote {name}")
+        assert f"{name}#L2.H5" in out
     data = data_of((tmp_path / "view.html").read_text("utf-8"))
     assert data["first"] == {"stack": "decoder", "attention": "self", "layer": 2, "head": 5}
     assert (tmp_path / "view.html").stat().st_size < 60_000
@@ -194,16 +194,16 @@ def test_the_command_writes_a_page_and_takes_no_others_place(tmp_path, monkeypat
 def test_a_page_of_ours_is_replaced_and_a_file_of_others_where_it_is_told(tmp_path, monkeypatch, capsys):
     page = tmp_path / "page.html"
     page.write_text("mine")
-    asked = "view", TEXT, "--out", str(page)
+    arguments = "view", TEXT, "--out", str(page)
     with monkeypatch.context() as patched:
         patched.setattr("analyses.viewer.read", lambda *_: pytest.fail("it read before it looked"))
-        assert "page.html exists, but interp did not write it" in refusal(capsys, *asked)
+        assert "page.html exists, but interp did not write it" in refusal(capsys, *arguments)
     assert page.read_text() == "mine"
-    assert command(capsys, *asked, "--force").code == 0
-    assert command(capsys, *asked).code == 0
+    assert command(capsys, *arguments, "--force").code == 0
+    assert command(capsys, *arguments).code == 0
     page.rename(tmp_path / "moved.html")
     page.symlink_to("moved.html")
-    assert "page.html is a link" in refusal(capsys, *asked, "--force")
+    assert "page.html is a link" in refusal(capsys, *arguments, "--force")
     assert page.is_symlink()
 
 
@@ -233,15 +233,15 @@ def viewed():
 
 
 def test_a_run_is_shown_in_a_frame_that_reaches_nothing_around_it_or_a_picture_or_kept_as_a_page(viewed, tmp_path):
-    shown = view(viewed, head="L1.H2")
-    (frame,) = Page(shown._repr_html_()).tags
+    result = view(viewed, head="L1.H2")
+    (frame,) = Page(result._repr_html_()).tags
     assert frame[0] == "iframe"
     assert frame[1]["sandbox"] == "allow-scripts"
-    inside = unescape(re.search(r'srcdoc="(.*?)"', shown.html, re.DOTALL)[1])
+    inside = unescape(re.search(r'srcdoc="(.*?)"', result.html, re.DOTALL)[1])
     assert '"layer":1,"head":2' in inside
     assert inside.count("<script") == 2  # data and ours
-    assert repr(shown).startswith("View of 6 heads, 2 texts, 6 tokens")
-    bundle = shown._repr_mimebundle_()
+    assert repr(result).startswith("View of 6 heads, 2 texts, 6 tokens")
+    bundle = result._repr_mimebundle_()
     assert {*bundle} == {"text/html", "image/svg+xml", "text/plain"}
     picture = ElementTree.fromstring(bundle["image/svg+xml"])  # well-formed, whatever the tokens
     assert any("</iframe>" in (each.text or "") for each in picture.iter())
@@ -252,10 +252,10 @@ def test_a_run_is_shown_in_a_frame_that_reaches_nothing_around_it_or_a_picture_o
 @pytest.mark.filterwarnings("ignore:no shares")
 @pytest.mark.parametrize("by", [("layer", "head"), ("layer", "head", "position")])
 def test_a_sweep_is_shown_as_its_figure_with_its_text(by):
-    shown = view(sweep(tiny.model("gpt2"), tiny.ragged_pairs(), logit_difference(), by=by))
-    texts = [each.text for each in ElementTree.fromstring(shown.svg).iter("{http://www.w3.org/2000/svg}text")]
+    result = view(sweep(tiny.model("gpt2"), tiny.ragged_pairs(), logit_difference(), by=by))
+    texts = [each.text for each in ElementTree.fromstring(result.svg).iter("{http://www.w3.org/2000/svg}text")]
     assert any("logit difference" in (text or "") for text in texts)
-    assert shown._repr_html_() == shown.svg
+    assert result._repr_html_() == result.svg
 
 
 def test_what_cannot_be_viewed_says_what_to_do(viewed):
@@ -274,7 +274,7 @@ SENTENCE = "Tim saw the dog because He saw Sue"  # 8 words
 
 
 def sentences(n_sentences: int, sentence: str = SENTENCE) -> AnnotatedText:
-    starts = tuple(len(sentence.split()) * at for at in range(n_sentences))
+    starts = tuple(len(sentence.split()) * number for number in range(n_sentences))
     return replace(AnnotatedText.plain(f"{sentence} " * n_sentences, "d"), sentence_starts=starts)
 
 
@@ -290,26 +290,26 @@ def test_whole_sentences_that_fit_begin_the_first_texts():
     assert lengths(choose_passages(model, [too_short, sentences(3), sentences(1), sentences(2)])) == [24, 8]
     # those with more pronouns come first
     rests = "the dog because Sue saw Tim", "Sue because He saw the dog", "Sue because He saw his dog"
-    bare, some, more = (sentences(1, f"Tim saw {rest}") for rest in rests)
-    shown = choose_passages(worded("his"), [bare, some, more])
-    assert [each.attentions[0].queries for each in shown] == [more.words, some.words]
+    bare, fewer, more = (sentences(1, f"Tim saw {rest}") for rest in rests)
+    passages = choose_passages(worded("his"), [bare, fewer, more])
+    assert [each.attentions[0].queries for each in passages] == [more.words, fewer.words]
 
 
 def test_it_is_told_which_words_a_measure_asks_where_what_it_needs_is_annotated():
     words = ["Sue", "saw", "the", "dog", "because", "Tim", "saw", "Sue"]
     tags = ("PROPN", "VERB", "DET", "NOUN", "SCONJ", "PROPN", "VERB", "PROPN")
     relations = ("nsubj", "root", "det", "obj", "mark", "nsubj", "advcl", "obj")
-    told, measures = sentences(1, " ".join(words)), OURS["part-of-speech"].measures
-    annotated = replace(told, tags=tags, heads=(1, -1, 3, 1, 6, 6, 1, 6), relations=relations)
-    (shown,) = choose_passages(worded(), [annotated], measures)
-    assert shown.asking["tag:VERB->PROPN"] == [1, 6]
-    assert shown.asking["relation:obj:dependent->head"] == [3, 7]
-    assert "relation:obj:head->dependent" not in shown.asking  # objects follow their verbs, which cannot see them
-    assert "relation:root:dependent->head" not in shown.asking
+    text, measures = sentences(1, " ".join(words)), OURS["part-of-speech"].measures
+    annotated = replace(text, tags=tags, heads=(1, -1, 3, 1, 6, 6, 1, 6), relations=relations)
+    (passage,) = choose_passages(worded(), [annotated], measures)
+    assert passage.asking["tag:VERB->PROPN"] == [1, 6]
+    assert passage.asking["relation:obj:dependent->head"] == [3, 7]
+    assert "relation:obj:head->dependent" not in passage.asking  # objects follow their verbs, which cannot see them
+    assert "relation:root:dependent->head" not in passage.asking
     called = {("decoder", "self", 0, 0): Called("object to its verb", "part-of-speech", "relation:obj:dependent->head")}
-    (data,) = Viewer((shown,), called).data["passages"]
+    (data,) = Viewer((passage,), called).data["passages"]
     assert data["asking"] == {"relation:obj:dependent->head": [3, 7]}
-    (bare,) = choose_passages(worded(), [told], measures)
+    (bare,) = choose_passages(worded(), [text], measures)
     assert bare.asking == {}
 
 

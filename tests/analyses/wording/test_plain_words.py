@@ -26,7 +26,7 @@ def test_a_share_that_is_not_all_is_not_said_to_be():
 
 
 @pytest.mark.parametrize(
-    ("label", "short", "said"),
+    ("label", "short", "clause"),
     [
         ("relation:obj:dependent->head", "object to its verb", "goes from an object to its verb"),
         ("relation:obj:head->dependent", "verb to its object", "goes from a verb to its object"),
@@ -39,8 +39,8 @@ def test_a_share_that_is_not_all_is_not_said_to_be():
         ("antecedent", "antecedent", "goes from a pronoun to what it refers to"),
     ],
 )
-def test_labels_have_words_and_are_strings_again(label, short, said):
-    assert plain_words.worded(label, vocabulary(OURS))[:2] == (short, said)
+def test_labels_have_words_and_are_strings_again(label, short, clause):
+    assert plain_words.worded(label, vocabulary(OURS))[:2] == (short, clause)
     assert str(Label.parse(label)) == label
 
 
@@ -48,11 +48,11 @@ def test_every_label_that_a_head_can_have_is_in_words():
     called = [measure.called for behaviour in OURS.values() for measure in behaviour.measures if measure.called]
     rules = [f"rule:{rule.name}" for rule in (*NEAREST, *LADDER, *OFFSETS, *OF_ANTECEDENTS, *PREDICTING_RIVALS)]
     for label in [*called, *rules, *(f"rule:any->{key}" for _, key in TAG_PAIRS)]:
-        said, infinitive = (words := plain_words.worded(label, vocabulary(OURS))).said, words.infinitive
+        clause, infinitive = (words := plain_words.worded(label, vocabulary(OURS))).said, words.infinitive
         assert not infinitive.split()[0].endswith(("s", ",")), infinitive  # "to go", never "to goes"
-        assert "->" not in said
-        assert "“" not in said, label
-        assert not any(part.isupper() for part in said.split()), said
+        assert "->" not in clause
+        assert "“" not in clause, label
+        assert not any(part.isupper() for part in clause.split()), clause
 
 
 def test_every_tag_and_relation_that_is_asked_has_a_word():

@@ -35,7 +35,7 @@ def ragged(side: str = "right") -> TokenBatch:
     return TokenBatch.from_rows([ids[0], ids[1][:7], ids[2][:9]], side=side)
 
 
-def given(name: str, side: str = "right") -> dict[str, TokenBatch]:
+def inputs(name: str, side: str = "right") -> dict[str, TokenBatch]:
     """The model's inputs; in an encoder-decoder, the decoder has its own text."""
     return {"tokens": ragged(side)} if name in STACKS else {"tokens": SOURCE, "target": TARGET}
 
@@ -44,14 +44,14 @@ def given(name: str, side: str = "right") -> dict[str, TokenBatch]:
 def test_they_add_up_to_what_attention_writes(name):
     built = build(name)
     stack = [*built.config.stacks][-1]
-    out = run(built, capture=f"{stack}.*attn*", **given(name))
+    out = run(built, capture=f"{stack}.*attn*", **inputs(name))
     for layer, block in enumerate(built.last.blocks):
         for kind, prefix in [("self", ""), ("cross", "cross_")][: 1 + (name in TWO_STACKS)]:
             sublayer = block.cross if prefix else block.attention
             results, bias = head_results(built, out, layer, attention=kind).sum(-2), sublayer.layer.out.bias
-            written = sublayer.write(results if bias is None else results + bias)
-            assert_close(written, out[f"{stack}.{layer}.{prefix}attn_out"])
-    read = given(name)
+            output = sublayer.write(results if bias is None else results + bias)
+            assert_close(output, out[f"{stack}.{layer}.{prefix}attn_out"])
+    read = inputs(name)
     again = head_results(built, read.pop("tokens"), -1, **read)
     assert_close(again, head_results(built, out, built.config.n_layers - 1))
 
@@ -63,25 +63,25 @@ def test_terms_add_up_to_the_logit_difference(name, side):
     # RMSNorm rounds to float32 at every precision
     exact = 1e-5 if name in STACKS and "RMSNorm" in str(STACKS[name].norm) else 1e-10
     for dtype, close in [(torch.float64, exact), (torch.float32, 1e-5)]:
-        built, read = build(name, dtype), given(name, side)
-        found, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
+        built, read = build(name, dtype), inputs(name, side)
+        result, out = direct_logit_attribution(built, right=RIGHT, wrong=WRONG, **read), run(built, **read)
         columns = (out.target or out.tokens).columns(-1)[:, 0]
         expected = out.logits[range(3), columns, RIGHT] - out.logits[range(3), columns, WRONG]
-        size = found.values.abs().sum(0).max()
+        size = result.values.abs().sum(0).max()
         assert size > 1
-        assert_close(found.total, expected, rtol=close, atol=close)
-        assert_close(found.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
-        rest = [found[name] for name in ("norm.bias", "output.bias") if name in found.names]
-        assert_close(found["embed"] + found.by_layer().sum(0) + sum(rest), found.values.sum(0))
-        sources, keys = attribution_by_source(found), out.target or out.tokens
-        assert_close(sources.nansum(2), found.by_head())
+        assert_close(result.total, expected, rtol=close, atol=close)
+        assert_close(result.values.sum(0), expected, rtol=0, atol=float(close * max(1, size)))
+        rest = [result[name] for name in ("norm.bias", "output.bias") if name in result.names]
+        assert_close(result["embed"] + result.by_layer().sum(0) + sum(rest), result.values.sum(0))
+        sources, keys = attribution_by_source(result), out.target or out.tokens
+        assert_close(sources.nansum(2), result.by_head())
         assert torch.equal(sources[0, 0].isnan().T, ~keys.mask)
         if name in TWO_STACKS:
-            assert found.by_head().shape == found.by_head("cross").shape == (2, 4, 3)
-            assert found.by_head("cross").abs().min() > 0
-            assert_close(found["decoder.1.cross_head.2"], found.by_head("cross")[1, 2])
-            sources = attribution_by_source(found, "cross")
-            assert_close(sources.nansum(2), found.by_head("cross"))
+            assert result.by_head().shape == result.by_head("cross").shape == (2, 4, 3)
+            assert result.by_head("cross").abs().min() > 0
+            assert_close(result["decoder.1.cross_head.2"], result.by_head("cross")[1, 2])
+            sources = attribution_by_source(result, "cross")
+            assert_close(sources.nansum(2), result.by_head("cross"))
             assert torch.equal(sources[0, 0].isnan().T, ~SOURCE.mask)
 
 
@@ -89,40 +89,40 @@ def test_terms_add_up_to_the_logit_difference(name, side):
 def test_a_term_is_what_the_norm_at_a_fixed_scale_makes_of_it(name):
     built, batch = model(name), ragged()
     norm, unembedding = built.last.norm, built.output.weight[3]
-    found = direct_logit_attribution(built, batch, 3)
+    result = direct_logit_attribution(built, batch, 3)
     out = run(built, batch, capture=["decoder.1.mlp_out", "decoder.1.resid_post"])
     x, part = (out[f"decoder.1.{site}"][1, 6] for site in ("resid_post", "mlp_out"))
     if "RMS" in str(built.last.config.norm):
         expected = part / (x.square().mean() + 1e-5).sqrt() * norm.weight @ unembedding
     else:
         expected = (part - part.mean()) / (x.var(correction=0) + 1e-5).sqrt() * norm.weight @ unembedding
-        assert_close(found["norm.bias"][1], norm.bias @ unembedding)
-    assert_close(found["decoder.1.mlp"][1], expected)
+        assert_close(result["norm.bias"][1], norm.bias @ unembedding)
+    assert_close(result["decoder.1.mlp"][1], expected)
 
 
 def test_another_position_is_the_last_of_the_prompt_cut_there():
     built, ids = model("gpt2"), token_ids(2, 11)
     for position in (4, -7, torch.tensor([4, 4])):
-        found = direct_logit_attribution(built, ids, 3, 5, position=position)
-        assert_close(found.values, direct_logit_attribution(built, ids[:, :5], 3, 5).values)
+        result = direct_logit_attribution(built, ids, 3, 5, position=position)
+        assert_close(result.values, direct_logit_attribution(built, ids[:, :5], 3, 5).values)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "rotary encoder"])
 def test_a_direction_needs_no_output_layer(name):
     built, direction = model(name, output="none"), torch.linspace(-1, 1, 19, dtype=torch.float64)
     site = f"{next(iter(built.config.stacks))}.resid_final"
-    found = direct_logit_attribution(built, token_ids(2, 7), direction=direction)
+    result = direct_logit_attribution(built, token_ids(2, 7), direction=direction)
     final = run(built, token_ids(2, 7), capture=site)[site][:, -1]
-    assert_close(found.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
+    assert_close(result.values.sum(0), final @ direction, rtol=1e-5, atol=1e-5)
 
 
 def test_after_sums_without_norms_it_is_exact():
     stack = replace(STACKS["attention only"], wiring="post", norm=NoNorm())
     built = Transformer(TransformerConfig(decoder=stack)).double()
     randomise(built)
-    found = direct_logit_attribution(built, token_ids(2, 5), 3, 5)
+    result = direct_logit_attribution(built, token_ids(2, 5), 3, 5)
     logits = run(built, token_ids(2, 5)).logits[:, -1]
-    assert_close(found.values.sum(0), logits[:, 3] - logits[:, 5])
+    assert_close(result.values.sum(0), logits[:, 3] - logits[:, 5])
 
 
 @pytest.mark.parametrize("name", [*ADDITIVE, "post-norm decoder"])
@@ -150,7 +150,7 @@ def test_it_reads_the_decoder(name):
 
 
 def attribute(name: str = "gpt2", **arguments):
-    return direct_logit_attribution(build(name), **{**given(name), **arguments})
+    return direct_logit_attribution(build(name), **{**inputs(name), **arguments})
 
 
 ONES = torch.ones(19, dtype=torch.float64)
@@ -200,30 +200,30 @@ def test_scores_are_those_of_dense_matrices(name):
     side = {"decoder": stack} if stack.causal else {"encoder": stack}
     built = Transformer(TransformerConfig(**side, output="none")).double()
     randomise(built)
-    found = composition_scores(built)
+    scores = composition_scores(built)
     heads = stack.n_heads
-    assert found.shape == (3, 3, heads, 3, heads)
+    assert scores.shape == (3, 3, heads, 3, heads)
     with torch.no_grad():
-        for layer, head, later, other in torch.cartesian_prod(*map(torch.arange, found.shape[1:])).tolist():
+        for layer, head, later, reader in torch.cartesian_prod(*map(torch.arange, scores.shape[1:])).tolist():
             if later <= layer:
-                assert found[:, layer, head, later, other].isnan().all()
+                assert scores[:, layer, head, later, reader].isnan().all()
                 continue
-            (_, writes), (w_qk, w_ov) = dense(built, layer, head), dense(built, later, other)
+            (_, writes), (w_qk, w_ov) = dense(built, layer, head), dense(built, later, reader)
             for kind, reads in enumerate((w_qk, w_qk.T, w_ov)):
                 expected = (writes @ reads).norm() / (writes.norm() * reads.norm())
-                assert_close(found[kind, layer, head, later, other], expected)
+                assert_close(scores[kind, layer, head, later, reader], expected)
 
 
 def test_two_heads_write_two_and_minus_one():
     writes = {"cat": ["meow"]}
     heads = [planted.antecedent({"end": ["cat"]}, writes, strength=strength) for strength in (2.0, -1.0)]
     built = Planted(["cat", "end", "the", "meow", "woof"], [heads, [planted.uniform]], n_ctx=5).build()
-    found = direct_logit_attribution(built, ["the cat the end", "cat end"], "meow", "woof")
-    assert found.total.tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
-    assert_close(found.values.sum(0), found.total, atol=1e-5, rtol=0)
+    result = direct_logit_attribution(built, ["the cat the end", "cat end"], "meow", "woof")
+    assert result.total.tolist() == pytest.approx([1.0, 1.0], abs=1e-5)
+    assert_close(result.values.sum(0), result.total, atol=1e-5, rtol=0)
     expected = {"embed": 0.0, "decoder.0.head.0": 2.0, "decoder.0.head.1": -1.0, "decoder.1.head.0": 0.0}
     for name, value in expected.items():
-        assert found[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
+        assert result[name].tolist() == pytest.approx([value] * 2, abs=1e-5), name
     # and all of it is read at the cat's position
     alone = direct_logit_attribution(built, ["the cat the end"], "meow", "woof")
     sources = attribution_by_source(alone)[0, :, :, 0]

@@ -93,16 +93,16 @@ def test_terms_add_up_to_the_models_score(request, name, kind, dtype, close):
         out = observe(built, side, capture=sites)
         columns = [text.columns(place)[:, 0] for text, place in zip(texts(out, kind), (-1, -2), strict=True)]
         for (layer, site), head in product(enumerate(sites), (0, built.config.n_heads - 1)):
-            found = score_attribution(out, layer, head, -1, -2, attention=kind)
+            result = score_attribution(out, layer, head, -1, -2, attention=kind)
             expected = out[site][prompts, head, columns[0], columns[1]]
-            size = found.values.abs().sum((0, 1))
+            size = result.values.abs().sum((0, 1))
             assert float(size.min()) > 0.01
-            distance = 0 if found.distance is None else found.distance
-            assert_close(found.total, expected, rtol=close, atol=close)
-            assert bool(((found.values.sum((0, 1)) + distance - expected).abs() <= close * size).all())
-            assert_close(found.by_query().sum(0), found.by_key().sum(0))
+            distance = 0 if result.distance is None else result.distance
+            assert_close(result.total, expected, rtol=close, atol=close)
+            assert bool(((result.values.sum((0, 1)) + distance - expected).abs() <= close * size).all())
+            assert_close(result.by_query().sum(0), result.by_key().sum(0))
             has_bias = isinstance(built.last.config.positions, parts.Alibi | parts.Buckets) and kind == "self"
-            assert (found.distance is not None) == has_bias
+            assert (result.distance is not None) == has_bias
 
 
 def every(text: TokenBatch) -> torch.Tensor:
@@ -129,7 +129,7 @@ def frozen(built: Transformer, out: Run) -> Transformer:
     names = [name for name, each in built.named_modules() if isinstance(each, nn.LayerNorm | RootMeanSquare)]
     names = [name for name in names if "norm_q" not in name and "norm_k" not in name]
     for name in names:
-        built.get_submodule(name).register_forward_pre_hook(lambda _, given, name=name: read.update({name: given[0]}))
+        built.get_submodule(name).register_forward_pre_hook(lambda _, args, name=name: read.update({name: args[0]}))
     with torch.no_grad():
         built(out.tokens, target=out.target) if out.target is not None else built(out.tokens)
     for name in names:
@@ -195,12 +195,12 @@ def test_a_value_adds_up_along_any_direction(exact, name, kind):
         v = out[site][torch.arange(3), columns, head * attn.config.kv_heads // attn.config.n_heads]
         direction = torch.randn(3, d_model, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
         writes = v @ attn.W_O[head]
-        found = value_attribution(out, 1, head, 1, direction=direction, attention=kind)
-        assert found.query_writers == ("direction",)
-        assert_close(found.total, (writes * direction).sum(-1), rtol=0, atol=1e-10)
-        assert_close(found.values.sum((0, 1)), found.total, rtol=0, atol=1e-10)
+        result = value_attribution(out, 1, head, 1, direction=direction, attention=kind)
+        assert result.query_writers == ("direction",)
+        assert_close(result.total, (writes * direction).sum(-1), rtol=0, atol=1e-10)
+        assert_close(result.values.sum((0, 1)), result.total, rtol=0, atol=1e-10)
         for_all = value_attribution(out, 1, head, 1, direction=direction[1], attention=kind)
-        assert_close(for_all.values[..., 1], found.values[..., 1])
+        assert_close(for_all.values[..., 1], result.values[..., 1])
         whole = value_attribution(out, 1, head, 1, attention=kind)
         assert_close(whole.values.sum((0, 1)), writes.norm(dim=-1), rtol=0, atol=1e-10)
 
@@ -216,23 +216,23 @@ def test_contributions_of_keys_are_the_sums_over_the_writers_of_the_query(exact,
     built = build(name)
     out = observe(built, capture=attribution_sites(built, 1, attention=kind))
     rows = every_row(out)
-    found = key_contributions(out, 1, 1, rows, attention=kind)
-    seen = ~found.scores.isneginf()
+    result = key_contributions(out, 1, 1, rows, attention=kind)
+    visible = ~result.scores.isneginf()
     stack = [*built.config.stacks][-1]
     site = f"{stack}.1.{'cross_' * (kind == 'cross')}attn.pattern"
     plain = observe(built, capture=site)[site][rows[:, 0], 1, rows[:, 1]]
-    assert_close(found.pattern(), plain)
-    assert_close(found.values.sum(0)[seen], found.scores[seen], rtol=0, atol=1e-10)
-    assert not found.values[:, ~seen].any()
+    assert_close(result.pattern(), plain)
+    assert_close(result.values.sum(0)[visible], result.scores[visible], rtol=0, atol=1e-10)
+    assert not result.values[:, ~visible].any()
     for row in range(0, len(rows), 5):
-        prompt, query, key = *rows[row].tolist(), int(seen[row].nonzero()[-1])
+        prompt, query, key = *rows[row].tolist(), int(visible[row].nonzero()[-1])
         places = torch.zeros(2, 3, dtype=torch.long)
         places[:, prompt] = torch.tensor([query, key])
         pair = score_attribution(out, 1, 1, *places, attention=kind)
-        assert found.writers == pair.key_writers + (() if pair.distance is None else ("distance",))
-        assert_close(found.values[: len(pair.key_writers), row, key], pair.by_key()[:, prompt])
+        assert result.writers == pair.key_writers + (() if pair.distance is None else ("distance",))
+        assert_close(result.values[: len(pair.key_writers), row, key], pair.by_key()[:, prompt])
         if pair.distance is not None:
-            assert_close(found.values[-1, row, key], pair.distance[prompt])
+            assert_close(result.values[-1, row, key], pair.distance[prompt])
 
 
 @pytest.mark.parametrize(("name", "kind"), CASES)
@@ -244,17 +244,17 @@ def test_edits_of_a_key_leave_the_attention_that_contributions_say(exact, name, 
         with pytest.raises(InputError, match="normalises keys, and no site"):
             remove_from_key(out, 1, 1, ["k.bias"], attention=kind)
         return
-    found = key_contributions(out, 1, 1, rows, attention=kind)
+    result = key_contributions(out, 1, 1, rows, attention=kind)
     stack = [*built.config.stacks][-1]
     prefix = f"{stack}.1.{'cross_' * (kind == 'cross')}attn."
     plain = observe(built, capture=f"{prefix}*")
-    writers = [each for each in found.writers if each != "distance"]
+    writers = [each for each in result.writers if each != "distance"]
     for family in ([], writers[:1], writers[1:5], writers):
         edits = remove_from_key(out, 1, 1, family, attention=kind)
         assert [*edits] == [f"{prefix}{'rot_k' if normed else 'k'}"]
         edited = observe(built, capture=f"{prefix}*", edit=edits)
         pattern = edited[f"{prefix}pattern"][rows[:, 0], 1, rows[:, 1]]
-        assert_close(pattern, found.pattern(family), rtol=0, atol=1e-10)
+        assert_close(pattern, result.pattern(family), rtol=0, atol=1e-10)
         assert_close(edited[f"{prefix}q"], plain[f"{prefix}q"])
         shared, n_heads = built.last.config.kv_heads, built.last.config.n_heads
         others = [head for head in range(n_heads) if head * shared // n_heads != shared // n_heads]
@@ -266,43 +266,43 @@ def test_named_positions_have_an_axis_each():
     built = build("alibi")
     out = observe(built)
     queries, keys = {"END": -1, "FIRST": 0}, {"S": torch.tensor([2, 0, 3]), "FIRST": [0], "END": -1}
-    found = score_attribution(out, 2, 3, queries, keys)
-    assert found.values.shape == (15, 15, 2, 3, 3)
-    assert found.names == {"query": ("END", "FIRST"), "key": ("S", "FIRST", "END")}
+    result = score_attribution(out, 2, 3, queries, keys)
+    assert result.values.shape == (15, 15, 2, 3, 3)
+    assert result.names == {"query": ("END", "FIRST"), "key": ("S", "FIRST", "END")}
     for (i, query), (j, key) in product(enumerate(queries.values()), enumerate(keys.values())):
         if (i, j) == (1, 2):
-            assert bool(found.values[:, :, i, j].isnan().all() and found.total[i, j].isnan().all())
+            assert bool(result.values[:, :, i, j].isnan().all() and result.total[i, j].isnan().all())
             continue
-        one = score_attribution(out, 2, 3, query, key)
+        pair = score_attribution(out, 2, 3, query, key)
         for part in ("total", "distance", "values"):
-            assert_close(getattr(found, part)[..., i, j, :], getattr(one, part), equal_nan=True)
-    assert found.total[1, 0].isnan().tolist() == [True, False, True]
+            assert_close(getattr(result, part)[..., i, j, :], getattr(pair, part), equal_nan=True)
+    assert result.total[1, 0].isnan().tolist() == [True, False, True]
     row = score_attribution(out, 2, 3, -1, keys)
-    assert_close(row.values, found.values[:, :, 0])
+    assert_close(row.values, result.values[:, :, 0])
     assert_close(value_attribution(out, 2, 3, keys).values[:, :, 1], value_attribution(out, 2, 3, 0).values)
-    table = found.table("key")
+    table = result.table("key")
     assert len(table) == 16 * 5  # the last pair has no prompt
-    assert set(table["key_writer"]) == {*found.key_writers, "distance"}
+    assert set(table["key_writer"]) == {*result.key_writers, "distance"}
     place = table.set_index(["query", "key", "key_writer"])["effect"]
     assert place["FIRST", "S", "decoder.0.mlp"] == pytest.approx(
-        float(found.by_key()[found.key_writers.index("decoder.0.mlp"), 1, 0, 1])
+        float(result.by_key()[result.key_writers.index("decoder.0.mlp"), 1, 0, 1])
     )
     sums = table.loc[table["query"] == "END"].groupby("key")["effect"].sum()
-    assert sums.to_dict() == pytest.approx(dict(zip(keys, found.total[0].mean(-1).tolist(), strict=True)))
+    assert sums.to_dict() == pytest.approx(dict(zip(keys, result.total[0].mean(-1).tolist(), strict=True)))
 
 
 def test_tables_have_a_row_a_pair_of_writers():
-    found = score_attribution(observe(build("alibi")), 1, 2, -1, 0)
-    table = found.table()
+    result = score_attribution(observe(build("alibi")), 1, 2, -1, 0)
+    table = result.table()
     assert len(table) == 9 * 9 + 1
     assert [*table.columns[:6]] == ["stack", "attention", "layer", "head", "query_writer", "key_writer"]
-    assert table["effect"].sum() == pytest.approx(float(found.total.mean()))
+    assert table["effect"].sum() == pytest.approx(float(result.total.mean()))
     effect = table.set_index(["query_writer", "key_writer"])["effect"]
-    assert effect["decoder.0.mlp", "k.bias"] == pytest.approx(float(found.values[6, 8].mean()))
-    assert [*found.table("query")["query_writer"]] == [*found.query_writers, "distance"]
-    assert "distance" in repr(found)
+    assert effect["decoder.0.mlp", "k.bias"] == pytest.approx(float(result.values[6, 8].mean()))
+    assert [*result.table("query")["query_writer"]] == [*result.query_writers, "distance"]
+    assert "distance" in repr(result)
     for by in ("pair", "key"):
-        assert "L1.H2" in found.figure(by, top=3).get_suptitle()
+        assert "L1.H2" in result.figure(by, top=3).get_suptitle()
 
 
 INDUCTION = {"plain": {}, "normed": {"norm": parts.LayerNorm()}, "shared keys": {"n_kv_heads": 1}}
@@ -315,11 +315,11 @@ def test_the_previous_token_head_writes_the_induction_heads_key(options):
     built = Planted(words, layers, n_ctx=13, **options).build()
     text = " ".join([*words[:6], words[2]])  # looks at what followed the first w2: position 3
     out = run(built, [text])
-    found = score_attribution(out, 1, 0, -1, 3)
-    writers = found.by_key()[:, 0] / found.total[0]
-    assert float(writers[found.key_writers.index("decoder.0.head.1")]) == pytest.approx(1, abs=1e-3)
-    asked = found.by_query()[:, 0] / found.total[0]
-    assert float(asked[found.query_writers.index("embed.token")]) == pytest.approx(1, abs=1e-3)
+    result = score_attribution(out, 1, 0, -1, 3)
+    writers = result.by_key()[:, 0] / result.total[0]
+    assert float(writers[result.key_writers.index("decoder.0.head.1")]) == pytest.approx(1, abs=1e-3)
+    queries = result.by_query()[:, 0] / result.total[0]
+    assert float(queries[result.query_writers.index("embed.token")]) == pytest.approx(1, abs=1e-3)
 
     def attention(writers: list[str]) -> float:
         edit = remove_from_key(out, 1, 0, writers)
@@ -333,9 +333,9 @@ def test_the_previous_token_head_writes_the_induction_heads_key(options):
     assert float(share) == pytest.approx(1, abs=1e-3)
 
 
-def fail(call, name: str = "gpt2", *given, **named):
+def fail(call, name: str = "gpt2", *arguments, **options):
     out = observe(build(name))
-    return call(out, *given, **named)
+    return call(out, *arguments, **options)
 
 
 CAPPED = Transformer(TransformerConfig(decoder=VARIANTS["local, capped"])).double()
@@ -370,10 +370,10 @@ def test_what_has_no_writers_is_refused(ask, message):
 
 def test_the_encoders_own_heads_are_read_too(exact):
     built = build("two mixed")
-    found = score_attribution(observe(built), 1, 2, -1, 0, stack="encoder")
+    result = score_attribution(observe(built), 1, 2, -1, 0, stack="encoder")
     out = observe(built, capture="encoder.1.attn.scores")
     expected = out["encoder.1.attn.scores"][torch.arange(3), 2, SOURCE.lengths - 1, 0]
-    assert_close(found.values.sum((0, 1)), expected, rtol=0, atol=1e-10)
+    assert_close(result.values.sum((0, 1)), expected, rtol=0, atol=1e-10)
 
 
 def test_capped_scores_leave_values_and_edits_of_keys():

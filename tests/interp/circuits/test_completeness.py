@@ -33,45 +33,45 @@ def circuits(model, *edges):
     return [from_edges(graph, each) for each in edges]
 
 
-@pytest.mark.parametrize(("name", "kept", "left"), [("or", 1.0, 1.0), ("and", 0.0, 0.0)])
-def test_keeping_finds_or_and_removing_finds_and(name, kept, left):
+@pytest.mark.parametrize(("name", "keeping", "removing"), [("or", 1.0, 1.0), ("and", 0.0, 0.0)])
+def test_keeping_finds_or_and_removing_finds_and(name, keeping, removing):
     model, pairs = gate(name)
     listed = circuits(model, [*LEFT, LAST], BOTH, [LEFT[1]], [LAST])
     removed = [whole(model) - circuit for circuit in listed]
     shares = faithfulness(model, pairs, logit_difference(), [*listed, *removed]).share()
-    assert shares.tolist() == [kept, 1.0, 0.0, 0.0, 0.0, 0.0, left, 0.0]
+    assert shares.tolist() == [keeping, 1.0, 0.0, 0.0, 0.0, 0.0, removing, 0.0]
 
 
 @pytest.mark.parametrize("name", GATES)
 def test_half_of_a_gate_is_not_complete_and_the_whole_is(name):
     model, pairs = gate(name)
     split = Split.from_pairs(pairs)
-    half, both = circuits(model, [*LEFT, LAST], BOTH)
+    half, full = circuits(model, [*LEFT, LAST], BOTH)
     table = completeness(model, split, logit_difference(), half).table()
     assert table["gap"].abs().max() == 1.0  # either path of OR suffices alone; one path of AND is not faithful
     assert table.loc[table["worst"], "gap"].abs().tolist() == [1.0]
     assert table["groups"].tolist() == [6] * len(table)
-    found = completeness(model, split, logit_difference(), both)
-    assert found.table()["gap"].tolist() == [0.0] * len(table)
-    assert "Completeness: 22 rows" in repr(found)
+    result = completeness(model, split, logit_difference(), full)
+    assert result.table()["gap"].tolist() == [0.0] * len(table)
+    assert "Completeness: 22 rows" in repr(result)
 
 
 def test_growth_finds_the_set_that_random_ones_miss():
     model, pairs = gate("or")
     half = circuits(model, [*LEFT, LAST, IDLE])[0]
-    found = completeness(model, Split.from_pairs(pairs), logit_difference(), half, n_random=0, steps=1)
-    table = found.table()
+    result = completeness(model, Split.from_pairs(pairs), logit_difference(), half, n_random=0, steps=1)
+    table = result.table()
     assert table["removed"].tolist() == [0, 1]
     assert table["gap"].tolist() == [0.0, -1.0]
-    assert found.removed[1].names()[0] in LEFT  # without the last edge, neither path does the task
+    assert result.removed[1].names()[0] in LEFT  # without the last edge, neither path does the task
 
 
 @pytest.mark.parametrize("name", GATES)
 def test_every_edge_of_a_gate_is_needed_somewhere_and_an_idle_one_nowhere(name):
     model, pairs = gate(name)
     circuit = circuits(model, [*BOTH, IDLE])[0]
-    found = minimality(model, Split.from_pairs(pairs), logit_difference(), circuit)
-    table = found.table().set_index("member")
+    result = minimality(model, Split.from_pairs(pairs), logit_difference(), circuit)
+    table = result.table().set_index("member")
     idle = " -> ".join(IDLE)
     assert table["gap"].drop(idle).tolist() == [1.0] * 5
     assert table.loc[idle, "gap"] == 0.0
@@ -79,7 +79,7 @@ def test_every_edge_of_a_gate_is_needed_somewhere_and_an_idle_one_nowhere(name):
     if name == "or":  # a path's role shows only without the other
         names = [" -> ".join(edge) for edge in (*LEFT, *RIGHT)]
         assert (table.loc[names, "removed"] > 0).all()
-    assert f"chosen: {idle}" in repr(found)
+    assert f"chosen: {idle}" in repr(result)
 
 
 def test_sets_of_nodes_have_the_same_definitions():

@@ -36,14 +36,14 @@ def some_pairs():
 def random_circuits(graph: Graph, shares=(0.1, 0.4, 0.7, 0.97), seed: int = 0) -> list[Circuit]:
     generator = torch.Generator().manual_seed(seed)
     draws = [torch.rand(graph.shape, generator=generator) for _ in shares]
-    drawn = [(draw < share) & graph.exists for draw, share in zip(draws, shares, strict=True)]
-    return [whole(graph), empty(graph), *(Circuit(graph, edges) for edges in drawn)]
+    masks = [(draw < share) & graph.exists for draw, share in zip(draws, shares, strict=True)]
+    return [whole(graph), empty(graph), *(Circuit(graph, edges) for edges in masks)]
 
 
 def by_forward(model, pairs, circuit, ablation) -> torch.Tensor:
     texts = None if ablation == "zero" else pairs.corrupt
-    kept = keep(model, circuit, ablation=ablation, texts=texts, positions=pairs.positions)
-    return logit_difference().prepare(model, pairs).from_logits(run(kept, pairs.clean).logits)
+    reduced = keep(model, circuit, ablation=ablation, texts=texts, positions=pairs.positions)
+    return logit_difference().prepare(model, pairs).from_logits(run(reduced, pairs.clean).logits)
 
 
 @pytest.mark.parametrize("ablation", ABLATIONS)
@@ -51,8 +51,8 @@ def by_forward(model, pairs, circuit, ablation) -> torch.Tensor:
 def test_every_circuit_is_one_edited_forward_pass(name, ablation):
     model, pairs = build(name), some_pairs()
     embeddings = "apart" if name in {"gpt2", "bare encoder"} else "together"
-    named = Graph.from_model(model, positions=["A", "B"], embeddings=embeddings)
-    for circuits in (random_circuits(Graph.from_model(model)), random_circuits(named, seed=1)):
+    graph = Graph.from_model(model, positions=["A", "B"], embeddings=embeddings)
+    for circuits in (random_circuits(Graph.from_model(model)), random_circuits(graph, seed=1)):
         cells = faithfulness(model, pairs, logit_difference(), circuits, ablation=ablation)
         for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
             torch.testing.assert_close(values, by_forward(model, pairs, circuit, ablation), **EXACT)
@@ -113,16 +113,16 @@ def test_node_circuits_are_runs_with_other_nodes_outputs_replaced(name, ablation
 def test_node_circuits_serve_encoder_decoders(differing, ablation):
     model, pairs = tiny.two_stacks("original"), tiny.pairs_of_two(differing)
     graph = Graph.from_model(model)
-    some = from_nodes(graph, ["encoder.embed", "encoder.0.1", "decoder.embed", "decoder.cross.1.2", "decoder.mlp.0"])
-    circuits = [whole(graph, "nodes"), empty(graph, "nodes"), some]
+    mixed = from_nodes(graph, ["encoder.embed", "encoder.0.1", "decoder.embed", "decoder.cross.1.2", "decoder.mlp.0"])
+    circuits = [whole(graph, "nodes"), empty(graph, "nodes"), mixed]
     cells = faithfulness(model, pairs, logit_difference(), circuits, ablation=ablation)
     torch.testing.assert_close(cells.values[METRIC][0], cells.clean[METRIC], **EXACT)
     texts, target = pairs.inputs[1] if ablation != "zero" else (None, None)
     readout, (clean, decoded) = logit_difference().prepare(model, pairs), pairs.inputs[0]
     assert clean is not None
     for circuit, values in zip(circuits, cells.values[METRIC], strict=True):
-        kept = keep(model, circuit, ablation=ablation, texts=texts, target=target)
-        torch.testing.assert_close(values, readout.from_logits(run(kept, clean, target=decoded).logits), **EXACT)
+        reduced = keep(model, circuit, ablation=ablation, texts=texts, target=target)
+        torch.testing.assert_close(values, readout.from_logits(run(reduced, clean, target=decoded).logits), **EXACT)
     if ablation == "corrupt":
         torch.testing.assert_close(
             cells.values[METRIC][1], readout.from_logits(run(model, texts, target=target).logits)
@@ -147,15 +147,15 @@ def test_a_kept_model_is_a_model_for_every_other_function():
     model, pairs = build("gpt2"), some_pairs()
     graph = Graph.from_model(model)
     circuit = random_circuits(graph)[3]
-    kept = keep(model, circuit)
-    ablated = run(kept, pairs.clean, edit={"decoder.0.attn.z": lambda z: z * 0}).logits
+    reduced = keep(model, circuit)
+    ablated = run(reduced, pairs.clean, edit={"decoder.0.attn.z": lambda z: z * 0}).logits
     fewer = [edge for edge in circuit.pruned().names() if not edge[0].startswith("0.")]
     torch.testing.assert_close(ablated, run(keep(model, from_edges(graph, fewer)), pairs.clean).logits, **EXACT)
-    assert run(edited(kept, {"decoder.1.mlp_out": lambda x: x * 0}), pairs.clean).logits.shape[-1] == 29
+    assert run(edited(reduced, {"decoder.1.mlp_out": lambda x: x * 0}), pairs.clean).logits.shape[-1] == 29
     with pytest.raises(InputError, match=r"no node of an edge circuit reads decoder\.0\.resid_mid"):
-        run(kept, pairs.clean, edit={"decoder.0.resid_mid": lambda x: x * 0})
+        run(reduced, pairs.clean, edit={"decoder.0.resid_mid": lambda x: x * 0})
     with pytest.raises(InputError, match="would bypass the edits"):
-        edge_attribution(kept, pairs, logit_difference())
+        edge_attribution(reduced, pairs, logit_difference())
 
 
 def test_heads_are_kept_beside_embeddings_and_feed_forwards():
@@ -168,22 +168,22 @@ def test_heads_are_kept_beside_embeddings_and_feed_forwards():
 
 def test_what_is_refused_is_said_in_a_line():
     model, pairs, graph = build("gpt2"), some_pairs(), Graph.from_model(build("gpt2"))
-    named = whole(Graph.from_model(model, positions=["C"]))
+    circuit = whole(Graph.from_model(model, positions=["C"]))
     with pytest.raises(InputError, match="expected at least one circuit"):
         faithfulness(model, pairs, logit_difference(), [])
     with pytest.raises(InputError, match="this circuit belongs to another model"):
         faithfulness(model, pairs, logit_difference(), whole(build("llama")))
     with pytest.raises(InputError, match=r"no position 'C' in these pairs, which a circuit names: they have A, B, END"):
-        faithfulness(model, pairs, logit_difference(), named)
+        faithfulness(model, pairs, logit_difference(), circuit)
     apart = Graph.from_model(model, embeddings="apart")
     with pytest.raises(InputError, match="expected circuits of one kind of graph"):
         faithfulness(model, pairs, logit_difference(), [whole(graph), whole(apart)], ablation="zero")
     with pytest.raises(InputError, match="expected positions="):
-        keep(model, named)
+        keep(model, circuit)
     with pytest.raises(InputError, match="expected texts for ablation corrupt or mean"):
         keep(model, whole(graph), ablation="mean")
     with pytest.raises(InputError, match="no node"):
         keep(model, [(0, 7)])
-    kept = keep(model, whole(graph), ablation="corrupt", texts=pairs.corrupt)
+    reduced = keep(model, whole(graph), ablation="corrupt", texts=pairs.corrupt)
     with pytest.raises(InputError, match="the circuit's reference has 3 x 5 tokens: expected texts like it, got 1 x 2"):
-        run(kept, tiny.token_ids(1, 2))
+        run(reduced, tiny.token_ids(1, 2))

@@ -41,21 +41,21 @@ def test_a_nodes_attribution_is_that_of_its_edges_together(name):
     tiny, pairs = model(name), ragged_pairs()
     for direction in ("denoise", "noise"):
         cells = edge_attribution(tiny, pairs, log_probability(), direction, steps=1)
-        found = node_attribution(tiny, pairs, log_probability(), direction)
-        torch.testing.assert_close(node_scores(found), node_scores(cells), rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(found.effects(), cells.effects().nansum(1), rtol=1e-9, atol=1e-10)
-        assert [*found.table()["sender"]] == [*Graph.from_model(tiny).senders]
-        assert f"embed {found.mean()[0]:+.3g}" in found.largest(k=99)
+        nodes = node_attribution(tiny, pairs, log_probability(), direction)
+        torch.testing.assert_close(node_scores(nodes), node_scores(cells), rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(nodes.effects(), cells.effects().nansum(1), rtol=1e-9, atol=1e-10)
+        assert [*nodes.table()["sender"]] == [*Graph.from_model(tiny).senders]
+        assert f"embed {nodes.mean()[0]:+.3g}" in nodes.largest(k=99)
 
 
 def test_nodes_of_every_wiring_and_of_two_stacks_have_an_attribution():
     after, two = model("post-norm decoder"), two_stacks("mixed")
-    for each, pairs in ((after, ragged_pairs()), (two, pairs_of_two("source"))):
-        found = node_scores(node_attribution(each, pairs, logit_difference()))
-        assert found.shape == (len(Graph.from_model(each).senders), len(pairs))
-        assert found.isfinite().all()
+    for network, pairs in ((after, ragged_pairs()), (two, pairs_of_two("source"))):
+        scores = node_scores(node_attribution(network, pairs, logit_difference()))
+        assert scores.shape == (len(Graph.from_model(network).senders), len(pairs))
+        assert scores.isfinite().all()
     names = Graph.from_model(two).senders
-    assert found[names.index("decoder.cross.1.3")].abs().max() > 1e-6
+    assert scores[names.index("decoder.cross.1.3")].abs().max() > 1e-6
 
 
 def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it(monkeypatch):
@@ -69,8 +69,8 @@ def test_one_edge_is_the_whole_graph_without_it_and_the_corrupted_run_with_it(mo
     torch.testing.assert_close(noised[edges.members], expected)
     assert noised[~edges.members].isnan().all()
     denoised = edge_scores(single_edges(tiny, pairs, metric, edges, "denoise"))
-    own = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs swap answers
-    back = single_edges(tiny, pairs.swapped(), own, edges)
+    unswapped = Metric(metric.name, lambda *_: metric.prepare(tiny, pairs))  # swapped pairs swap answers
+    back = single_edges(tiny, pairs.swapped(), unswapped, edges)
     torch.testing.assert_close(denoised[edges.members], back.effects()[edges.members])
 
 
@@ -115,10 +115,10 @@ def test_growth_takes_the_strongest_edge_into_what_is_there():
 
 def test_a_sign_holds_in_as_many_resamples_as_its_groups_agree():
     values = torch.tensor([[1.0] * 6, [1, 1, 1, -1, -1, -1], [-2.0] * 6, [0.0] * 6, [1e-9] * 6])
-    found = sign_shares(values, range(6))
-    assert found[[0, 2]].tolist() == [1.0, 1.0]
-    assert found[1] < 0.6
-    assert found[3:].tolist() == [0.0, 0.0]  # neither 0 nor rounding noise has a sign
+    shares = sign_shares(values, range(6))
+    assert shares[[0, 2]].tolist() == [1.0, 1.0]
+    assert shares[1] < 0.6
+    assert shares[3:].tolist() == [0.0, 0.0]  # neither 0 nor rounding noise has a sign
     # the -4 flips the sign if drawn twice: in 26% of resamples, or as one of two groups in 25%
     lone = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, -4.0]])
     assert sign_shares(lone, range(6), resamples=4000)[0] == pytest.approx(1 - 0.263, abs=0.02)
@@ -131,8 +131,8 @@ def test_only_stable_edges_stay_and_by_default_those_that_help():
     scores[SCORES > 0] = 1.0
     scores[SCORES < 0] = -1.0
     scores[GRAPH.index("senders")["1.2"], -1] = torch.tensor([9.0, -8, 9, -8, 9, -8, 9, -8])  # large but uncertain
-    kept = stable(GRAPH, scores, range(8))
-    assert {*kept.names()} == {("0.1", "logits"), ("embed", "0.1.v"), ("embed", "logits")}
+    circuit = stable(GRAPH, scores, range(8))
+    assert {*circuit.names()} == {("0.1", "logits"), ("embed", "0.1.v"), ("embed", "logits")}
     assert stable(GRAPH, scores, range(8), absolute=True).size == 5
     with pytest.raises(InputError, match="share of resamples above one half"):
         stable(GRAPH, scores, range(8), share=0.5)

@@ -19,16 +19,16 @@ def graph(name: str = "gpt2", **options) -> Graph:
 
 
 def test_counts_are_those_of_mib_for_gpt2_small():
-    counted = Graph.from_model(Transformer(TransformerConfig(decoder=SMALL)))
-    assert (counted.n_nodes, counted.n_edges) == (158, 32_491)  # Mueller et al. 2025
+    graph = Graph.from_model(Transformer(TransformerConfig(decoder=SMALL)))
+    assert (graph.n_nodes, graph.n_edges) == (158, 32_491)  # Mueller et al. 2025
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "attention only"])
 def test_names_and_edges_are_those_of_edge_attribution(name):
     model = tiny.model(name)
-    cells, counted = edge_attribution(model, tiny.ragged_pairs(), logit_difference()), Graph.from_model(model)
-    assert (cells.labels["sender"], cells.labels["receiver"]) == (counted.senders, counted.receivers)
-    assert torch.equal(~cells.effects()[..., 0].isnan(), counted.exists)
+    cells, graph = edge_attribution(model, tiny.ragged_pairs(), logit_difference()), Graph.from_model(model)
+    assert (cells.labels["sender"], cells.labels["receiver"]) == (graph.senders, graph.receivers)
+    assert torch.equal(~cells.effects()[..., 0].isnan(), graph.exists)
 
 
 def test_a_feed_forward_reads_the_heads_beside_it_but_not_in_parallel_blocks():
@@ -67,12 +67,12 @@ def test_pruning_leaves_what_lies_on_a_way_from_an_input_to_the_logits():
 
 
 def test_pruning_by_position_lets_keys_and_values_alone_change_position():
-    named = graph(positions=["S", "END"])
+    positional = graph(positions=["S", "END"])
     across = [("S", "embed", "0.0.v"), ("END", "0.0", "logits")]
     stuck = [("S", "embed", "0.1.q"), ("END", "0.1", "logits")]
-    assert from_edges(named, across + stuck).pruned().names() == sorted(across, key=lambda edge: edge[0] == "END")
-    assert named.n_edges == 3 * graph().n_edges
-    assert from_edges(named, [("embed", "logits")]).size == 3
+    assert from_edges(positional, across + stuck).pruned().names() == sorted(across, key=lambda edge: edge[0] == "END")
+    assert positional.n_edges == 3 * graph().n_edges
+    assert from_edges(positional, [("embed", "logits")]).size == 3
 
 
 def test_embeddings_stand_apart_where_positions_add_a_vector():
@@ -111,7 +111,7 @@ def test_all_heads_normalised_as_one_have_no_edges():
 
 
 def test_what_is_refused_is_said_in_a_line():
-    base, other = graph(), Graph.from_model(tiny.variant("alibi"))
+    base, foreign = graph(), Graph.from_model(tiny.variant("alibi"))
     with pytest.raises(InputError, match=r"no sender '0\.7' in this graph: did you mean"):
         from_edges(base, [("0.7", "logits")])
     with pytest.raises(InputError, match="no node 'head' in this graph: expected one of embed"):
@@ -119,9 +119,9 @@ def test_what_is_refused_is_said_in_a_line():
     with pytest.raises(InputError, match="names no positions"):
         from_edges(base, [("S", "embed", "logits")])
     with pytest.raises(InputError, match="this circuit belongs to another model: expected a graph of"):
-        check_circuit(tiny.model("gpt2"), whole(other))
+        check_circuit(tiny.model("gpt2"), whole(foreign))
     with pytest.raises(InputError, match="expected two circuits of one graph"):
-        _ = whole(base) | whole(other)
+        _ = whole(base) | whole(foreign)
     with pytest.raises(InputError, match="as booleans of shape"):
         Circuit(base, torch.zeros(2, 2, dtype=torch.bool))
     with pytest.raises(InputError, match="does not write before"):

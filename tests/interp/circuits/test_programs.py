@@ -82,7 +82,7 @@ def varying(model, graph: Graph, pairs: Pairs, ablation: str, outputs: Sequence[
     """Edges whose receiver reads something else from the sender in the reference."""
     reference = common_writes(model, graph, ablation, [pairs.inputs[1]]) or written(model, graph, pairs.inputs[1])
     pair = (written(model, graph, pairs.inputs[0]), reference)
-    change = [own - other for own, other in zip(*(written_to_stream(model, each) for each in pair), strict=True)]
+    change = [clean - base for clean, base in zip(*(written_to_stream(model, each) for each in pair), strict=True)]
     weights = reads(model, graph, outputs)
     edges = [(graph.senders[i], graph.receivers[j]) for i, j in graph.exists.nonzero().tolist()]
     place = graph.index("senders")
@@ -167,10 +167,10 @@ def test_what_single_patches_see_of_reverse_is_a_matter_of_the_ablation(ablation
     assert auroc(measured, np.array([edge in edges for edge in names])) == pytest.approx(expected, abs=1e-3)
 
 
-def scores(found: set, true: set, detectable: set) -> tuple[int, int, float, float]:
+def scores(result: set, true: set, detectable: set) -> tuple[int, int, float, float]:
     """How many are detectable and found, the share of found ones that are true, and of detectable ones found."""
-    precision = len(found & true) / len(found) if found else 1.0
-    return len(detectable), len(found), precision, len(found & detectable) / max(len(detectable), 1)
+    precision = len(result & true) / len(result) if result else 1.0
+    return len(detectable), len(result), precision, len(result & detectable) / max(len(detectable), 1)
 
 
 def table(name: str, compiled: Compiled, length: int = 4) -> list[tuple]:
@@ -184,11 +184,11 @@ def table(name: str, compiled: Compiled, length: int = 4) -> list[tuple]:
         units = {"edge": (edges, [from_edges(graph, [edge]) for edge in edges], true, detectable)}
         ends = [{sender for sender, _ in each} for each in (true, detectable)]
         units["node"] = (nodes, [from_nodes(graph, [node]) for node in nodes], *ends)
-        for unit, (names, circuits, truth, seen) in units.items():
+        for unit, (names, circuits, truth, visible) in units.items():
             everything = whole(graph, "nodes" if unit == "node" else "edges")
             moved = effects(model, pairs, metric, everything, circuits, ablation) > 1e-9
             rows.append(
-                (name, unit, ablation, *scores({n for n, m in zip(names, moved, strict=True) if m}, truth, seen))
+                (name, unit, ablation, *scores({n for n, m in zip(names, moved, strict=True) if m}, truth, visible))
             )
     return rows
 

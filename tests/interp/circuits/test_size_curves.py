@@ -39,20 +39,20 @@ def curve(values: list[list[float]], shares: tuple[float, ...], groups: tuple[in
     ],
 )
 def test_areas_by_hand(shares, values, expected):
-    found = curve([[1 + 2 * value] * 3 for value in values], shares, (0, 1, 2)).areas()
-    assert (found["cpr"][0], found["cmd"][0]) == pytest.approx(expected)
+    areas = curve([[1 + 2 * value] * 3 for value in values], shares, (0, 1, 2)).areas()
+    assert (areas["cpr"][0], areas["cmd"][0]) == pytest.approx(expected)
 
 
 def test_the_areas_of_a_curve_are_those_of_its_means():
     random = np.random.default_rng(0)
     values, shares = 1 + 2 * random.random((3, 24)) + np.array([[-0.6], [0.2], [1.0]]), (0.1, 0.5, 1.0)
-    found, means = curve(values.tolist(), shares, tuple(range(24))), (values.mean(1) - 1) / 2
-    cpr, low, high = found.areas()["cpr"]
+    result, means = curve(values.tolist(), shares, tuple(range(24))), (values.mean(1) - 1) / 2
+    cpr, low, high = result.areas()["cpr"]
     assert low < cpr < high
     assert cpr == pytest.approx(integrate.trapezoid(means, shares))
-    assert found.areas()["cmd"][0] == pytest.approx(integrate.trapezoid(np.abs(1 - means), shares))
-    np.testing.assert_allclose(found.table()["faithfulness"], means)
-    assert "CPR" in repr(found)
+    assert result.areas()["cmd"][0] == pytest.approx(integrate.trapezoid(np.abs(1 - means), shares))
+    np.testing.assert_allclose(result.table()["faithfulness"], means)
+    assert "CPR" in repr(result)
 
 
 def test_the_interval_of_an_area_covers_it():
@@ -72,20 +72,20 @@ def test_a_curve_reports_on_prompts_that_chose_nothing(absolute, grow):
     pairs = Pairs.from_ids(tiny, token_ids(8, 5), token_ids(8, 5, seed=1), 3, 4)
     split, shares = Split.from_pairs(pairs), (0.1, 0.4, 1.0)
     how = {"shares": shares, "absolute": absolute, "grow": grow}
-    found = size_curve(tiny, split, logit_difference(), n_random=2, **how)
+    result = size_curve(tiny, split, logit_difference(), n_random=2, **how)
     scores = edge_scores(edge_attribution(tiny, split.choosing, logit_difference())).mean(-1)
     expected = circuits_by_size(GRAPH, scores, **how)
-    assert [each.names() for each in found.circuits] == [each.names() for each in expected]
-    assert [each.size for each in found.circuits] == [each.pruned().size for each in found.circuits]
+    assert [each.names() for each in result.circuits] == [each.names() for each in expected]
+    assert [each.size for each in result.circuits] == [each.pruned().size for each in result.circuits]
     values = faithfulness(tiny, split.reporting, logit_difference(), expected).values["logit_difference"]
-    torch.testing.assert_close(found.cells.values["logit_difference"], values)
-    table = found.table()
+    torch.testing.assert_close(result.cells.values["logit_difference"], values)
+    table = result.table()
     assert table["edges"].iloc[-1] == GRAPH.n_edges
     np.testing.assert_allclose(table[["faithfulness", "random", "random_low", "random_high"]].iloc[-1], 1.0)
     assert (table["random_low"] <= table["random_high"]).all()
-    assert found.random.values["logit_difference"].shape == (6, len(split.reporting))
+    assert result.random.values["logit_difference"].shape == (6, len(split.reporting))
     alone = size_curve(tiny, split, logit_difference(), scores, n_random=0, **how)
-    torch.testing.assert_close(alone.cells.values, found.cells.values)
+    torch.testing.assert_close(alone.cells.values, result.cells.values)
     assert "random" not in alone.table()
 
 

@@ -19,8 +19,8 @@ def test_groups_stay_together_and_nothing_is_lost(seed):
     split = Split.from_pairs(offered, groups, share=0.4, seed=seed)
     assert len({*split.choosing_groups}) == 2
     assert not {*split.choosing_groups} & {*split.reporting_groups}
-    both = torch.cat([split.choosing.clean.ids, split.reporting.clean.ids])
-    assert sorted(both.tolist()) == sorted(offered.clean.ids.tolist())
+    ids = torch.cat([split.choosing.clean.ids, split.reporting.clean.ids])
+    assert sorted(ids.tolist()) == sorted(offered.clean.ids.tolist())
     rows = {tuple(row): group for row, group in zip(offered.clean.ids.tolist(), groups, strict=True)}
     for side, labels in ((split.choosing, split.choosing_groups), (split.reporting, split.reporting_groups)):
         assert [rows[tuple(row)] for row in side.clean.ids.tolist()] == [*labels]
@@ -53,9 +53,9 @@ def test_what_chose_does_not_report():
 
 def test_a_share_is_a_ratio_of_means_and_its_interval_is_over_groups():
     effects, whole = torch.tensor([[1.0, 3.0, 2.0, 2.0]]), torch.tensor([2.0, 2.0, 4.0, 2.0])
-    found = share_of_difference(effects, whole, [*"abab"])
-    assert found.value == pytest.approx([0.8])
-    assert found.groups.tolist() == [2]
+    result = share_of_difference(effects, whole, [*"abab"])
+    assert result.value == pytest.approx([0.8])
+    assert result.groups.tolist() == [2]
     np.testing.assert_allclose(group_sums(effects, [*"abab"]), [[3.0], [5.0]])
     noise = torch.randn(30, generator=torch.Generator().manual_seed(0)).double()
     alone = share_of_difference(noise[None], torch.ones(30), range(30))

@@ -18,8 +18,8 @@ SOURCES = [[3, 1, 4, 1, 5, 9, 2], [6, 5, 3], [8]]
 PROBABILITIES = torch.tensor([[0.05, 0.5, 0.15, 0.3]])
 
 
-def writes(*given, **settings) -> torch.Tensor:
-    return generate(*given, **settings).ids
+def writes(*arguments, **settings) -> torch.Tensor:
+    return generate(*arguments, **settings).ids
 
 
 def two_stacks(kind: str = "gpt2", target_start: int | None = 2, **writing) -> Transformer:
@@ -36,10 +36,10 @@ def two_stacks(kind: str = "gpt2", target_start: int | None = 2, **writing) -> T
 
 def by_recomputing(built, prompts: TokenBatch, steps: int, temperature: float = 0.0, target=None) -> torch.Tensor:
     """The continuation (of `target`, if given), with a whole pass per token over the last n_ctx tokens."""
-    ids, drawn = prompts.ids if target is None else target, streams(0, prompts)
+    ids, rngs = prompts.ids if target is None else target, streams(0, prompts)
     for _ in range(steps):
         read = {"tokens": ids[:, -built.config.n_ctx :]} if target is None else {"tokens": prompts, "target": ids}
-        new = choose(run(built, **read).logits[:, -1], temperature=temperature, streams=drawn)
+        new = choose(run(built, **read).logits[:, -1], temperature=temperature, streams=rngs)
         ids = torch.cat([ids, new[:, None]], 1)
     return ids
 
@@ -52,9 +52,9 @@ SIZES = [(5, 1), (5, 8), (5, 9), (5, 20), (13, 3), (5, 0)]  # the context is 13
 def test_the_cache_gives_what_recomputing_gives_also_beyond_the_context(name, size, temperature):
     (length, steps), built = size, model(name)
     prompts = rows((length, length - 2, length))
-    written = generate(built, prompts, steps, temperature=temperature, seed=0)
-    assert written.n_prompt.tolist() == prompts.lengths.tolist()
-    for ids, prompt in zip(written.tokens.id_lists(), prompts.id_lists(), strict=True):
+    result = generate(built, prompts, steps, temperature=temperature, seed=0)
+    assert result.n_prompt.tolist() == prompts.lengths.tolist()
+    for ids, prompt in zip(result.tokens.id_lists(), prompts.id_lists(), strict=True):
         alone = by_recomputing(built, TokenBatch.from_rows([prompt]), steps, temperature)
         assert ids == alone[0].tolist()
 
@@ -71,10 +71,10 @@ def test_sources_of_any_lengths_give_what_recomputing_gives(kind, side):
 
 def test_generation_ends_when_every_prompt_has_stopped():
     transformer, prompt = model("gpt2"), token_ids(3, 5)
-    drawn = {"temperature": 1.0, "seed": 3}
-    free = writes(transformer, prompt, 40, **drawn)
+    settings = {"temperature": 1.0, "seed": 3}
+    free = writes(transformer, prompt, 40, **settings)
     stop = int(free[0, 9])
-    stopped = writes(transformer, prompt, 40, stop=stop, **drawn)
+    stopped = writes(transformer, prompt, 40, stop=stop, **settings)
     ends = [first_of(row, {stop}, 5) for row in free]
     assert len({*ends}) == 3
     assert stopped.shape[1] == max(ends) + 1
@@ -82,12 +82,12 @@ def test_generation_ends_when_every_prompt_has_stopped():
         assert torch.equal(row[: end + 1], whole[: end + 1])
         assert (row[end:] == stop).all()  # an ended text repeats its end
     stops = {int(free[0, 8]), int(free[0, 11])}  # several stops
-    alone = writes(transformer, prompt[:1], 40, stop=stops, **drawn)[0]
+    alone = writes(transformer, prompt[:1], 40, stop=stops, **settings)[0]
     assert torch.equal(alone, free[0, : first_of(free[0], stops, 5) + 1])
 
 
 def first_of(row: torch.Tensor, ids: set[int], start: int) -> int:
-    return next(at for at, id in enumerate(row.tolist()) if at >= start and id in ids)
+    return next(index for index, id in enumerate(row.tolist()) if index >= start and id in ids)
 
 
 @pytest.mark.parametrize("two", [False, True], ids=["decoder", "encoder and decoder"])
@@ -96,11 +96,11 @@ def test_a_prompt_is_sampled_in_any_batch_as_alone_and_its_copies_are_not_alike(
     prompts, how = [[5, 6, 7], [8, 9], [5, 6, 7], [3, 4, 5, 6]], {"temperature": 2.0, "top_k": 20, "seed": 4}
     before = torch.get_rng_state()
     batch = TokenBatch.from_rows(prompts)
-    texts, other = (generate(transformer, batch, 6, **how | seed).tokens.id_lists() for seed in ({}, {"seed": 5}))
-    for at in (0, 1, 3):
-        assert generate(transformer, torch.tensor([prompts[at]]), 6, **how).ids[0].tolist() == texts[at]
+    texts, reseeded = (generate(transformer, batch, 6, **how | seed).tokens.id_lists() for seed in ({}, {"seed": 5}))
+    for row in (0, 1, 3):
+        assert generate(transformer, torch.tensor([prompts[row]]), 6, **how).ids[0].tolist() == texts[row]
     assert texts[2] != texts[0]
-    assert other != texts
+    assert reseeded != texts
     assert torch.equal(torch.get_rng_state(), before)
 
 
@@ -115,9 +115,9 @@ def test_what_is_next_to_nothing_takes_the_likeliest(settings):
 
 
 def draws(count: int = 4000, **settings) -> torch.Tensor:
-    drawn = streams(0, TokenBatch.from_ids(torch.zeros(count, 1, dtype=torch.long)))
+    rngs = streams(0, TokenBatch.from_ids(torch.zeros(count, 1, dtype=torch.long)))
     logits = PROBABILITIES.log().expand(count, 4)
-    return torch.bincount(choose(logits, streams=drawn, **settings), minlength=4) / count
+    return torch.bincount(choose(logits, streams=rngs, **settings), minlength=4) / count
 
 
 SQUARED = (PROBABILITIES[0] ** 2 / (PROBABILITIES**2).sum()).tolist()
@@ -166,9 +166,9 @@ def test_a_text_ends_where_its_decoders_context_is_full():
 
 def test_what_is_always_first_last_and_never_written():
     source, transformer = token_ids(3, 7), two_stacks()
-    written = writes(two_stacks(first=11, last=12), source, 6)
-    assert torch.equal(written[:, :-1], writes(transformer, source, 4, target=torch.tensor([2, 11])))
-    assert (written[:, -1] == 12).all()
+    ids = writes(two_stacks(first=11, last=12), source, 6)
+    assert torch.equal(ids[:, :-1], writes(transformer, source, 4, target=torch.tensor([2, 11])))
+    assert (ids[:, -1] == 12).all()
     banned, second = run(transformer, source[:1], target=torch.tensor([[2]])).logits[0, 0].topk(2).indices.tolist()
     never = writes(two_stacks(never=(banned,)), source, 6)
     assert banned not in never[:, 1:]

@@ -78,20 +78,20 @@ def setting(name: str, attention: tuple[str, str] = ("decoder", "self"), differi
 
 
 def random_claims(
-    asking: TokenBatch, seen: TokenBatch, read: TokenBatch, *, causal: bool, seed: int, count: int = 9
+    asking: TokenBatch, visible: TokenBatch, read: TokenBatch, *, causal: bool, seed: int, count: int = 9
 ) -> list[Claim]:
     """Claims of random rows and keys, read before, at and after the rows, and changed in every way."""
-    generator, made = torch.Generator().manual_seed(seed), []
+    generator, claims = torch.Generator().manual_seed(seed), []
     for number in range(count):
         prompt, how = number % 3, ("hide", "exchange", "remove")[number // 3 % 3]
-        length, n_keys, n_read = (int(texts.lengths[prompt]) for texts in (asking, seen, read))
+        length, n_keys, n_read = (int(texts.lengths[prompt]) for texts in (asking, visible, read))
         queries = torch.randperm(length - 1, generator=generator)[: 1 + number % 2] + 1
-        keys = torch.rand(len(queries), seen.ids.shape[1], generator=generator) < 0.5
+        keys = torch.rand(len(queries), visible.ids.shape[1], generator=generator) < 0.5
         last = queries if causal else torch.full_like(queries, n_keys - 1)  # a row keeps its own key, or the last one
         keys &= torch.arange(keys.shape[1]) < last[:, None]
         keys[:, 0] = True
-        others = torch.stack([torch.randint(int(at) + 1, keys.shape[1:], generator=generator) for at in last])
+        others = torch.stack([torch.randint(int(row) + 1, keys.shape[1:], generator=generator) for row in last])
         positions = torch.randperm(n_read, generator=generator)[:2]
         value = Read(positions, log_probabilities(positions + 3))
-        made.append(Claim(prompt, queries, keys, value, how, others if how == "exchange" else None))
-    return made
+        claims.append(Claim(prompt, queries, keys, value, how, others if how == "exchange" else None))
+    return claims

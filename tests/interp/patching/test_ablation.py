@@ -21,10 +21,10 @@ def metric(count: int = 5):
 @pytest.mark.parametrize(("site", "name"), [("z", "attn.z"), ("mlp.post", "mlp.post")])
 def test_a_mean_counts_every_real_position_of_every_batch_once(site, name):
     model, batches = build("pre"), [rows((4, 6, 3), seed=5), rows((7,), seed=6)]
-    for layer, found in enumerate(p.mean_activation(model, iter(batches), site)):
-        at = f"decoder.{layer}.{name}"
-        seen = [run(model, batch, capture=at)[at][batch.mask] for batch in batches]
-        torch.testing.assert_close(found, torch.cat(seen).mean(0))
+    for layer, mean in enumerate(p.mean_activation(model, iter(batches), site)):
+        full_name = f"decoder.{layer}.{name}"
+        values = [run(model, batch, capture=full_name)[full_name][batch.mask] for batch in batches]
+        torch.testing.assert_close(mean, torch.cat(values).mean(0))
 
 
 def test_a_mean_is_over_texts_as_they_are_typed_by_default_over_the_prompts():
@@ -34,18 +34,18 @@ def test_a_mean_is_over_texts_as_they_are_typed_by_default_over_the_prompts():
     torch.testing.assert_close(mean[1], torch.cat(tokens).mean(0))
     typed, read = (p.mean_activation(model, each) for each in (texts[0], run(model, texts[0]).tokens))
     torch.testing.assert_close(typed, read)
-    given, own = (p.ablate(model, texts, p.next_token_loss(), kind="mean", mean=each) for each in (mean, None))
-    torch.testing.assert_close(given.values, own.values)
+    explicit, default = (p.ablate(model, texts, p.next_token_loss(), kind="mean", mean=each) for each in (mean, None))
+    torch.testing.assert_close(explicit.values, default.values)
 
 
 class TestResample:
     def test_a_cell_equals_a_forward_with_the_donors_activation(self):
         model, batch, donors = build("pre"), rows((7, 5, 7, 6, 5)), rows((9,), seed=3)  # one donor: the draw is known
-        found = p.ablate(model, batch, metric(), donors=donors).values["logit_difference"]
+        cells = p.ablate(model, batch, metric(), donors=donors).values["logit_difference"]
         theirs = run(model, donors, capture="decoder.1.attn.z")["decoder.1.attn.z"][:, :7, 2]
         logits = run(model, batch, edit={"decoder.1.attn.z": set_to(theirs, head=2)}).logits
         last = logits[torch.arange(5), batch.lengths - 1]
-        torch.testing.assert_close(found[1, 2], last[torch.arange(5), RIGHT] - last[torch.arange(5), WRONG])
+        torch.testing.assert_close(cells[1, 2], last[torch.arange(5), RIGHT] - last[torch.arange(5), WRONG])
 
     def test_a_prompt_is_never_its_own_donor_and_two_prompts_exchange(self):
         model, batch = build("pre"), rows((6, 6))

@@ -62,8 +62,8 @@ def test_every_cell_of_a_sweep_equals_one_plain_forward_pass(name):
     moved = []
     for attention, differing, site, by, direction in (case for each, *case in SWEEPS if each == name):
         model, pairs, where = setting(name, attention, differing)
-        asked = model, pairs, METRICS, site, by, direction
-        fast, plain = (way(*asked, **where) for way in (p.sweep, p.sweep_by_forward))
+        arguments = model, pairs, METRICS, site, by, direction
+        fast, plain = (way(*arguments, **where) for way in (p.sweep, p.sweep_by_forward))
         moved.append(equal(fast, plain))
         assert_close(p.unpatched(model, pairs, METRICS), (plain.clean, plain.corrupt), **CLOSE)
     assert all(moved) if name not in TWO else sum(moved) > len(moved) / 2
@@ -103,9 +103,9 @@ def receivers(name: str, attention: tuple[str, str], differing: str, ends: str) 
 def path_there(name, attention, differing, ends, sender) -> bool:
     if not site_there(name, attention, differing, *sender):
         return False
-    (model, pairs, where), asked = setting(name, attention, differing), receivers(name, attention, differing, ends)
+    (model, pairs, where), paths = setting(name, attention, differing), receivers(name, attention, differing, ends)
     try:
-        check_paths(Plan.from_arguments(model, pairs, [], *sender, **where), asked, "nothing")
+        check_paths(Plan.from_arguments(model, pairs, [], *sender, **where), paths, "nothing")
     except InputError:
         return False
     return True
@@ -120,8 +120,8 @@ def test_every_path_equals_two_plain_forward_passes(name):
     moved = []
     for attention, differing, ends, sender, *how in (case for each, *case in PATHS if each == name):
         model, pairs, where = setting(name, attention, differing)
-        asked = model, pairs, METRICS, receivers(name, attention, differing, ends), *sender, *how
-        moved.append(equal(*(way(*asked, **where) for way in (p.path_patch, p.path_patch_by_forward))))
+        arguments = model, pairs, METRICS, receivers(name, attention, differing, ends), *sender, *how
+        moved.append(equal(*(way(*arguments, **where) for way in (p.path_patch, p.path_patch_by_forward))))
     assert sum(moved) > len(moved) * (0.2 if name in TWO else 0.8)  # a decoder's first layer does not know the source
 
 
@@ -129,12 +129,12 @@ def test_every_path_equals_two_plain_forward_passes(name):
 def test_metrics_that_read_several_positions(stack):
     model, pairs, _ = setting("pre", (stack, "self"))
     early = torch.stack([pairs.last, torch.tensor([1, 2, 0]), pairs.last - 1], 1)
-    several = p.function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4] * logits[..., 2, 5], "several", early)
+    metric = p.function(lambda logits: logits[..., 0, 3] + logits[..., 1, 4] * logits[..., 2, 5], "several", early)
     for through, ends in [("nothing", "several"), ("mlps", "kinds")]:
-        asked = model, pairs, [several, *METRICS], ENDS[ends], "z", HEADS, through
-        assert equal(p.path_patch(*asked), p.path_patch_by_forward(*asked))
-    asked = model, pairs, [several, *METRICS], "z", CELLS
-    assert equal(p.sweep(*asked), p.sweep_by_forward(*asked))
+        arguments = model, pairs, [metric, *METRICS], ENDS[ends], "z", HEADS, through
+        assert equal(p.path_patch(*arguments), p.path_patch_by_forward(*arguments))
+    arguments = model, pairs, [metric, *METRICS], "z", CELLS
+    assert equal(p.sweep(*arguments), p.sweep_by_forward(*arguments))
 
 
 @pytest.mark.parametrize("name", ["pre", "gated", "buckets", "local, capped", "local, biased", "norm over all heads"])
@@ -144,8 +144,8 @@ def test_the_kernel_for_long_prompts_gives_the_same_cells(name, monkeypatch):
         model, pairs, _ = setting(name, (stack, "self"))
         for site, by in (("z", CELLS), ("k", LAYERS), ("resid_pre", LAYERS)):
             equal(*(way(model, pairs, METRICS, site, by) for way in (p.sweep, p.sweep_by_forward)))
-        asked = model, pairs, METRICS, ENDS["kinds"], "z", HEADS, "mlps"
-        equal(p.path_patch(*asked), p.path_patch_by_forward(*asked))
+        arguments = model, pairs, METRICS, ENDS["kinds"], "z", HEADS, "mlps"
+        equal(p.path_patch(*arguments), p.path_patch_by_forward(*arguments))
 
 
 ABLATED = [site for site in SITES if site != "mlp.experts"]
@@ -163,9 +163,9 @@ def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
         texts = batch if target is None else [(batch, target)]
         mean = p.mean_activation(model, texts, site, **where) if kind == "mean" else None
 
-        def edits(layer, place, mean=mean, at=plan.patch_site, kind=kind):
-            units = [place[unit] for unit in (SITE_AXES.get(unit, unit) for unit in at.units) if unit in place]
-            return {at.name(layer): zero(**place) if kind == "zero" else set_to(mean[(layer, *units)], **place)}
+        def edits(layer, place, mean=mean, patch_site=plan.patch_site, kind=kind):
+            units = [place[unit] for unit in (SITE_AXES.get(unit, unit) for unit in patch_site.units) if unit in place]
+            return {patch_site.name(layer): zero(**place) if kind == "zero" else set_to(mean[(layer, *units)], **place)}
 
         plain = cells_by_forward(plan, edits)
         assert_close(p.ablate(model, pairs, METRICS, site, by, kind, **where).values, plain.values, **CLOSE)
@@ -187,12 +187,12 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
     model, pairs, where = setting(name, differing="source" if name in TWO else "alone")
     cells = [(1, 1), (0, 3), (0, 0), (-1, 2)]
     for site, by in (("z", HEADS), ("k", HEADS), ("mlp.pre", ("layer", "neuron"))):
-        own = [(layer, at % 2) for layer, at in cells[:3]] if site == "k" else cells
+        places = [(layer, head % 2) for layer, head in cells[:3]] if site == "k" else cells
         if site == "mlp.pre" and name == "attention only":
             continue
         grid = p.ablate(model, pairs, METRICS, site, by, kind, **where)
-        listed = p.ablate_cells(model, pairs, METRICS, own, site, kind, **where)
-        assert_close(listed.effects(), torch.stack([grid.effects()[cell] for cell in own]), **CLOSE)
+        listed = p.ablate_cells(model, pairs, METRICS, places, site, kind, **where)
+        assert_close(listed.effects(), torch.stack([grid.effects()[cell] for cell in places]), **CLOSE)
         assert_close(listed.clean, grid.clean, **CLOSE)
     order = p.ablate_in_order(model, pairs, METRICS, cells[:3], kind=kind, **where)
     monkeypatch.setattr("interp.patching.patches.row_limit", lambda *_: 15)  # two prompts, one step
@@ -201,7 +201,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
         (batch, target), readout = pairs.inputs[0], p.logit_difference().prepare(model, pairs)
         for step in range(3):
             gone = cells[: step + 1]
-            edits = {f"decoder.{at}.attn.z": zero(head=[head for own, head in gone if own == at]) for at, _ in gone}
+            edits = {f"decoder.{i}.attn.z": zero(head=[head for j, head in gone if j == i]) for i, _ in gone}
             logits = run(model, batch, target=target, edit=edits).logits
             assert_close(order.values["logit_difference"][step], readout.from_logits(logits), **CLOSE)
 
@@ -215,8 +215,8 @@ def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, mo
         model, pairs, where = setting(name, attention, differing)
         (texts, target), (stack, kind) = pairs.inputs[0], attention
         asking, read = pairs.read_by(stack), pairs.read_by([*model.config.stacks][-1])
-        seen = pairs.read_by("encoder") if kind == "cross" else asking
-        claims = s.random_claims(asking, seen, read, causal=kind == "self", seed=3)
+        visible = pairs.read_by("encoder") if kind == "cross" else asking
+        claims = s.random_claims(asking, visible, read, causal=kind == "self", seed=3)
         plain = p.knock_out_by_forward(model, texts, claims, target=target, **where)
         for entries in (1 << 21, 3000, 900):
             monkeypatch.setattr(p.preparation, "PASS_ENTRIES", entries)

@@ -19,19 +19,19 @@ from tests.tiny import model as tiny_model
 def plain(model, texts, claims: list[Claim], output, target=None, **where) -> torch.Tensor:
     """One whole backward pass per claim, times the change of z in one whole forward pass per head."""
     site, scores = (PatchSite.from_name(model, name, **where) for name in ("z", "scores"))
-    final, found = f"{[*model.config.stacks][-1]}.resid_final", []
+    final, result = f"{[*model.config.stacks][-1]}.resid_final", []
     for claim in claims:
-        here = run(model, texts, capture=[*site.names, final], target=target, grad=True)
-        value = claim.read.value(output(here[final][claim.prompt, claim.read.positions]))
-        gradients = torch.autograd.grad(value, [here[name] for name in site.names])
+        out = run(model, texts, capture=[*site.names, final], target=target, grad=True)
+        value = claim.read.value(output(out[final][claim.prompt, claim.read.positions]))
+        gradients = torch.autograd.grad(value, [out[name] for name in site.names])
         drops = torch.zeros(len(site.names), site.size("head"), dtype=torch.float64)
         for layer, name in enumerate(site.names):
             for head in range(drops.shape[1]):
                 edit = edits_of(scores, [(claim.prompt, claim, [(layer, head)])])
-                dz = run(model, texts, capture=name, edit=edit, target=target)[name] - here[name]
+                dz = run(model, texts, capture=name, edit=edit, target=target)[name] - out[name]
                 drops[layer, head] = -(dz * gradients[layer]).sum()
-        found.append(drops)
-    return torch.stack(found).detach()
+        result.append(drops)
+    return torch.stack(result).detach()
 
 
 ALL = [(kind, claimed_keys.BUDGET) for kind in ("llama", "bert", "post-norm decoder")]
@@ -47,14 +47,14 @@ def test_estimates_are_the_change_of_z_times_its_gradient(kind, budget, monkeypa
     randomise(probe, 1)
     texts, claims = TokenBatch.from_rows(ROWS), read_anywhere(model, 2)
     claims += [replace(claims[0], how="remove"), replace(claims[3], how="hide", others=None)]  # read as others are
-    found = estimated_knock_out(model, texts, claims, probe, budget=budget)
+    result = estimated_knock_out(model, texts, claims, probe, budget=budget)
     expected = plain(model, texts, claims, probe)
     assert (expected.abs().amax((1, 2)) > 1e-4).sum() > 4
-    torch.testing.assert_close(found.drops, expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(result.drops, expected, rtol=1e-9, atol=1e-9)
     final = run(model, texts, capture="*.resid_final").activations
     logits = probe(next(iter(final.values())))
     values = torch.stack([claim.read.value(logits[claim.prompt, claim.read.positions]) for claim in claims])
-    torch.testing.assert_close(found.values, values)
+    torch.testing.assert_close(result.values, values)
 
 
 @pytest.mark.parametrize(("stack", "attention"), [("encoder", "self"), ("decoder", "self"), ("decoder", "cross")])
@@ -72,6 +72,6 @@ def test_two_stacks_are_differentiated_as_one(stack, attention):
 
 def test_own_next_tokens_are_read_where_a_claim_says_nothing():
     model, texts = tiny_model("llama"), TokenBatch.from_rows(ROWS)
-    found = estimated_knock_out(model, texts, CLAIMS).drops
+    estimate = estimated_knock_out(model, texts, CLAIMS).drops
     exact = knock_out(model, texts, CLAIMS)
-    assert torch.corrcoef(torch.stack([found.flatten(), exact.flatten()]))[0, 1] > 0.7
+    assert torch.corrcoef(torch.stack([estimate.flatten(), exact.flatten()]))[0, 1] > 0.7

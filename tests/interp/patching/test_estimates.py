@@ -35,27 +35,27 @@ def only(change: torch.Tensor, site: str, where: dict[str, int]) -> torch.Tensor
     """`change` at one cell, 0 elsewhere."""
     axes = ("prompt", "head", "query", "key") if site in ROWS else ("prompt", "position", "head")
     region = tuple(slice(where[axis], where[axis] + 1) if axis in where else slice(None) for axis in axes)
-    kept = torch.zeros_like(change)
-    kept[region[: change.ndim]] = change[region[: change.ndim]]
-    return kept
+    result = torch.zeros_like(change)
+    result[region[: change.ndim]] = change[region[: change.ndim]]
+    return result
 
 
 @pytest.mark.parametrize(("name", "attention", "differing"), SETTINGS, ids=str)
 def test_every_site_has_the_slope_of_small_patches(name, attention, differing, exact_norms):
     (model, pairs, where), metric = setting(name, attention, differing), log_probability()
     sites = {site: by for site, by in FINEST.items() if site_there(name, attention, differing, site, by)}
-    found, readout = attribution_patching(model, pairs, metric, sites, **where), metric.prepare(model, pairs)
+    estimates, readout = attribution_patching(model, pairs, metric, sites, **where), metric.prepare(model, pairs)
     others, inputs = pairs.inputs
     rounding = 1e-3 if name == "experts" else 1e-7  # routers compute weights in float32 at any precision
     for site, by in sites.items():
-        at = PatchSite.from_name(model, site, by, **where).names[-1]
-        theirs, own = (run_inputs(model, each, capture=at)[at] for each in (others, inputs))
-        change, cells = (theirs - own).nan_to_num(), found[site].effects()[-1].nan_to_num()
-        whole = derivative(model, inputs, readout, at, change)
+        top = PatchSite.from_name(model, site, by, **where).names[-1]
+        theirs, ours = (run_inputs(model, each, capture=top)[top] for each in (others, inputs))
+        change, cells = (theirs - ours).nan_to_num(), estimates[site].effects()[-1].nan_to_num()
+        whole = derivative(model, inputs, readout, top, change)
         torch.testing.assert_close(cells.flatten(0, -2).sum(0), whole, rtol=1e-5, atol=rounding)
         cell = torch.unravel_index(cells.abs().sum(-1).argmax(), cells.shape[:-1])
         part = only(change, site, {axis: int(index) for axis, index in zip(by[1:], cell, strict=True)})
-        torch.testing.assert_close(cells[cell], derivative(model, inputs, readout, at, part), rtol=1e-5, atol=rounding)
+        torch.testing.assert_close(cells[cell], derivative(model, inputs, readout, top, part), rtol=1e-5, atol=rounding)
 
 
 def linear_tail(kind: str) -> Transformer:
@@ -78,8 +78,8 @@ def linear_tail(kind: str) -> Transformer:
 def test_the_qk_fix_makes_the_last_layers_queries_and_keys_exact(kind, site, by):
     model, pairs = linear_tail(kind), ragged_pairs()
     exact = sweep(model, pairs, logit_difference(), site, by).effects()[-1]
-    asked = model, pairs, logit_difference(), {site: by}
-    plain, fixed = (attribution_patching(*asked, qk_fix=fix)[site].effects()[-1] for fix in (False, True))
+    arguments = model, pairs, logit_difference(), {site: by}
+    plain, fixed = (attribution_patching(*arguments, qk_fix=fix)[site].effects()[-1] for fix in (False, True))
     torch.testing.assert_close(fixed, exact, rtol=1e-9, atol=1e-9, equal_nan=True)
     assert (plain - exact).nan_to_num().abs().max() > 0.1  # the softmax is far from linear here
 
@@ -100,13 +100,13 @@ def induction() -> tuple[Transformer, Pairs]:
 
 @pytest.mark.parametrize(("site", "circuit", "layer"), [("q", reference, 0), ("k", induction, 1)])
 def test_the_estimate_is_nothing_where_the_truth_is_one_and_the_fix_finds_it(site, circuit, layer):  # planted truth 7
-    asked = *circuit(), logit_difference()
-    exact = sweep(*asked, site)
-    estimates = (attribution_patching(*asked, {site: ("layer", "head")}, qk_fix=fix)[site] for fix in (False, True))
-    plain, fixed = (found.share()[layer, 0] for found in estimates)
+    arguments = *circuit(), logit_difference()
+    exact = sweep(*arguments, site)
+    estimates = (attribution_patching(*arguments, {site: ("layer", "head")}, qk_fix=fix)[site] for fix in (False, True))
+    plain, fixed = (estimate.share()[layer, 0] for estimate in estimates)
     assert [float(each) for each in (exact.share()[layer, 0], fixed, plain)] == pytest.approx([1, 1, 0], abs=1e-3)
     if layer:  # a single layer cannot be dropped
-        magnitude = atp_star(*asked, {site: ("layer", "head")})[site].mean()[layer, 0]
+        magnitude = atp_star(*arguments, {site: ("layer", "head")})[site].mean()[layer, 0]
         assert magnitude == pytest.approx(float(exact.mean()[layer, 0]), abs=1e-2)
 
 
@@ -115,9 +115,9 @@ def test_keys_patched_one_at_a_time_keep_what_rounding_would_lose(direction):
     model, pairs = induction()  # other keys have e^-40 of the attention, so 1 - p is 0 in float32
     by = ("layer", "head", "position")
     exact = sweep(model, pairs, logit_difference(), "k", by, direction).effects()
-    found = attribution_patching(model, pairs, logit_difference(), {"k": by}, direction, qk_fix=True)["k"].effects()
+    fixed = attribution_patching(model, pairs, logit_difference(), {"k": by}, direction, qk_fix=True)["k"].effects()
     assert exact[1, 0].abs().max() > 4
-    torch.testing.assert_close(found[1], exact[1], atol=1e-4, rtol=0)
+    torch.testing.assert_close(fixed[1], exact[1], atol=1e-4, rtol=0)
 
 
 START, TURNED = 1.0, -2.0
@@ -143,15 +143,15 @@ def cancelling() -> tuple[Transformer, Pairs]:
 
 
 def test_a_head_whose_paths_cancel_is_missed_without_dropping_gradients_and_found_with_it():
-    asked, sites = (*cancelling(), logit_difference()), {"z": ("layer", "head"), "resid_pre": ("layer",)}
+    arguments, sites = (*cancelling(), logit_difference()), {"z": ("layer", "head"), "resid_pre": ("layer",)}
     # the output is x - relu(x), with x from 1 to -2
-    assert sweep(*asked, "z").effects()[0, 0, 0] == TURNED
-    assert attribution_patching(*asked, sites)["z"].effects()[0, 0, 0] == 0
-    found = atp_star(*asked, sites)
+    assert sweep(*arguments, "z").effects()[0, 0, 0] == TURNED
+    assert attribution_patching(*arguments, sites)["z"].effects()[0, 0, 0] == 0
+    magnitudes = atp_star(*arguments, sites)
     # dropping layer 1 leaves the direct path, dropping layer 0 nothing; one pass of two counts
-    assert found["z"].mean()[:, 0].tolist() == [START - TURNED, 0]
+    assert magnitudes["z"].mean()[:, 0].tolist() == [START - TURNED, 0]
     # the stream into layer 0 (the token's number, slot 1 still empty) acts only through layer 0
-    assert found["resid_pre"].mean()[0] == (START - TURNED) / 2
+    assert magnitudes["resid_pre"].mean()[0] == (START - TURNED) / 2
 
 
 HEAD = "prompt position head d"
@@ -162,7 +162,7 @@ AXES = {"z": HEAD, "v": HEAD, "pattern": "prompt head query key"}
 def test_magnitudes_are_means_over_runs_with_one_layer_cut_off(kind):
     model, pairs = build(kind), ragged_pairs()
     sites = {"z": CELLS, "v": CELLS, "attn_out": LAYERS, "resid_mid": PLACES, "pattern": ("layer", "head")}
-    found, readout = atp_star(model, pairs, logit_difference(), sites), logit_difference().prepare(model, pairs)
+    magnitudes, readout = atp_star(model, pairs, logit_difference(), sites), logit_difference().prepare(model, pairs)
     (stack,) = model.config.stacks
     outs = ["attn_out"] if kind == "attention only" else ["attn_out", "mlp_out"]
     for site, by in sites.items():
@@ -170,15 +170,15 @@ def test_magnitudes_are_means_over_runs_with_one_layer_cut_off(kind):
         clean, total = run(model, pairs.clean, capture=names), 0
         for dropped in range(3):
             cut = {f"{stack}.{dropped}.{out}": torch.Tensor.detach for out in outs}
-            here = run(model, pairs.corrupt, capture=names, edit=cut, grad=True)
-            joined = [name for name in names if here[name].requires_grad]
-            value = readout.from_logits(here.logits).sum()
-            slopes = torch.autograd.grad(value, [here[name] for name in joined], materialize_grads=True)
+            result = run(model, pairs.corrupt, capture=names, edit=cut, grad=True)
+            joined = [name for name in names if result[name].requires_grad]
+            value = readout.from_logits(result.logits).sum()
+            slopes = torch.autograd.grad(value, [result[name] for name in joined], materialize_grads=True)
             slope = dict(zip(joined, slopes, strict=True))
-            parts = [(clean[name] - here[name].detach()) * slope.get(name, 0) for name in names]
+            parts = [(clean[name] - result[name].detach()) * slope.get(name, 0) for name in names]
             pattern = f"{AXES.get(site, 'prompt position d')} -> {' '.join(by[1:])} prompt"
             total = total + torch.stack([einops.reduce(part, pattern, "sum") for part in parts]).abs()
-        value = found[site].values["logit_difference"].nan_to_num()
+        value = magnitudes[site].values["logit_difference"].nan_to_num()
         torch.testing.assert_close(value, total / (3 if site == "resid_mid" else 2), rtol=1e-9, atol=1e-10)
         assert value.max() > 1e-3
 
@@ -189,21 +189,21 @@ def test_a_pass_keeps_no_more_than_its_budget(kind):
     with pytest.raises(InputError) as refused:
         attribution_patching(model, pairs, logit_difference(), FINEST, budget=1)
     least = int(str(refused.value).split()[-1])
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def keep(value: torch.Tensor) -> torch.Tensor:
-        kept[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
+        sizes[value.untyped_storage().data_ptr()] = value.untyped_storage().nbytes()
         return value
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         attribution_patching(model, pairs, logit_difference(), FINEST)
-    held = sum(kept[name] for name in {*kept} - {each.untyped_storage().data_ptr() for each in model.parameters()})
-    assert 0.2 * least * len(pairs) < held < least * len(pairs)
+    total = sum(sizes[name] for name in {*sizes} - {each.untyped_storage().data_ptr() for each in model.parameters()})
+    assert 0.2 * least * len(pairs) < total < least * len(pairs)
 
 
 def test_no_weight_is_given_a_gradient_and_nothing_found_carries_a_graph():
     model, pairs = build("pre", torch.float32), ragged_pairs()
     with torch.no_grad():  # like a notebook with gradients switched off
-        found = attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head")}, qk_fix=True)["z"]
+        cells = attribution_patching(model, pairs, logit_difference(), {"z": ("layer", "head")}, qk_fix=True)["z"]
     assert all(weight.grad is None for weight in model.parameters())
-    assert not any(table["logit_difference"].requires_grad for table in (found.values, found.clean, found.corrupt))
+    assert not any(table["logit_difference"].requires_grad for table in (cells.values, cells.clean, cells.corrupt))

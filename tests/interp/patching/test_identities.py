@@ -38,8 +38,8 @@ EVERY, FIRST_ORDER = pytest.mark.parametrize("name", CALLS), pytest.mark.paramet
 
 def results(name: str, model: Any, pairs: p.Pairs, metrics: Any = METRICS[0], **how: Any) -> list[p.Cells]:
     """A call's results, site by site."""
-    found = CALLS[name](model, pairs, metrics, **how)
-    return [found] if isinstance(found, p.Cells) else [*found.values()]
+    result = CALLS[name](model, pairs, metrics, **how)
+    return [result] if isinstance(result, p.Cells) else [*result.values()]
 
 
 def least(work: Callable[..., Any]) -> int:
@@ -54,8 +54,8 @@ def test_the_budget_changes_no_number(name):
     work = partial(results, name, model, pairs)
     whole = work()
     for budget in (least(work), 3 * least(work)):
-        for one, other in zip(work(budget=budget), whole, strict=True):
-            assert_close(one.values, other.values, rtol=1e-9, atol=1e-12, equal_nan=True)
+        for first, second in zip(work(budget=budget), whole, strict=True):
+            assert_close(first.values, second.values, rtol=1e-9, atol=1e-12, equal_nan=True)
 
 
 def test_the_budget_changes_no_number_of_two_stacks_or_edges():
@@ -70,19 +70,19 @@ def test_the_budget_changes_no_number_of_two_stacks_or_edges():
 def test_swapping_clean_and_corrupt_exchanges_the_directions(name):
     model, pairs = build("gated"), ragged_pairs()
     denoise, noise = results(name, model, pairs), results(name, model, pairs.swapped(), direction="noise")
-    for one, other in zip(denoise, noise, strict=True):
-        assert_close(one.effects(), other.effects(), rtol=1e-6, atol=1e-9, equal_nan=True)
+    for first, second in zip(denoise, noise, strict=True):
+        assert_close(first.effects(), second.effects(), rtol=1e-6, atol=1e-9, equal_nan=True)
 
 
 @FIRST_ORDER
 def test_before_the_change_nothing_has_an_effect_and_beyond_the_text_nothing_is_known(name):
     for cells in results(name, build("gated"), ragged_pairs()):
-        axis = next(at for at, axis in enumerate(cells.axes) if axis in {"position", "query"})
-        found = cells.effects().movedim(axis, 0)
+        axis = next(index for index, axis in enumerate(cells.axes) if axis in {"position", "query"})
+        effects = cells.effects().movedim(axis, 0)
         for prompt, (length, first) in enumerate(zip(LENGTHS, FIRSTS, strict=True)):
-            assert (found[:first, ..., prompt].nan_to_num() == 0).all()
-            assert found[length:, ..., prompt].isnan().all()
-            assert "key" in cells.axes or not found[:length, ..., prompt].isnan().any()
+            assert (effects[:first, ..., prompt].nan_to_num() == 0).all()
+            assert effects[length:, ..., prompt].isnan().all()
+            assert "key" in cells.axes or not effects[:length, ..., prompt].isnan().any()
 
 
 @pytest.mark.parametrize(("name", "kind"), pairwise(CALLS, ["pre", "post encoder"]))
@@ -91,8 +91,8 @@ def test_a_prompt_alone_gives_what_it_gives_among_others(name, kind):
     together = results(name, model, pairs)
     for prompt, length in [*enumerate(LENGTHS)][1:]:
         texts = (TokenBatch.from_ids(batch.ids[prompt, :length]) for batch in (pairs.clean, pairs.corrupt))
-        own = p.Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
-        for alone, among in zip(results(name, model, own), together, strict=True):
+        single = p.Pairs(*texts, *(answer[[prompt]] for answer in (pairs.right, pairs.wrong) if answer is not None))
+        for alone, among in zip(results(name, model, single), together, strict=True):
             cut = tuple(slice(length if axis in {"position", "query", "key"} else None) for axis in among.axes)
             whole = among.values["logit_difference"][cut][..., [prompt]]
             assert_close(alone.values["logit_difference"], whole, rtol=1e-9, atol=1e-10)

@@ -16,10 +16,10 @@ from interp.patching.pair_files import read_columns
 from models import load
 
 AXES = ("layer", "head", "position")
-COLUMNS = [[row[at] if at < 2 else f" {row[at]}" for row in ROWS] for at in range(4)]
+COLUMNS = [[row[column] if column < 2 else f" {row[column]}" for row in ROWS] for column in range(4)]
 
 
-def named(**positions) -> tuple:
+def setting(**positions) -> tuple:
     model = worded()
     places = {"NAME": [0, 3, 1, 1], "END": -1, **positions}
     return model, p.Pairs.from_texts(model, *COLUMNS, positions=places)
@@ -27,8 +27,8 @@ def named(**positions) -> tuple:
 
 def of_names(values, pairs):
     """Each prompt's named columns of values by position."""
-    each = [torch.stack([values[..., int(at), i] for i, at in enumerate(own)], -1) for own in pairs.positions.values()]
-    return torch.stack(each, -2)
+    parts = [torch.stack([values[..., int(p), i] for i, p in enumerate(row)], -1) for row in pairs.positions.values()]
+    return torch.stack(parts, -2)
 
 
 def test_one_file_gives_one_set_of_pairs(tmp_path):
@@ -63,10 +63,10 @@ def test_a_column_that_is_there_twice_is_refused_and_one_that_nobody_reads_is_no
 
 def test_words_spans_and_functions_name_tokens_of_each_prompt():
     places = {"WORD": ["Tim"] * 4, "ALL": "saw", "SPAN": [(0, 3), (4, 7), (0, 3), (8, 11)], "F": lambda text: (0, 1)}
-    _, pairs = named(**places)
-    found = {name: at.tolist() for name, at in pairs.positions.items()}
-    assert found.pop("NAME") == found.pop("WORD") == [0, 3, 1, 1]
-    assert found == {"END": [1, 3, 2, 3], "ALL": [1, 2, 0, 2], "SPAN": [0, 1, 0, 1], "F": [0] * 4}
+    _, pairs = setting(**places)
+    positions = {name: tensor.tolist() for name, tensor in pairs.positions.items()}
+    assert positions.pop("NAME") == positions.pop("WORD") == [0, 3, 1, 1]
+    assert positions == {"END": [1, 3, 2, 3], "ALL": [1, 2, 0, 2], "SPAN": [0, 1, 0, 1], "F": [0] * 4}
 
 
 def test_a_column_of_positions_may_hold_numbers():
@@ -80,14 +80,14 @@ def test_a_column_of_positions_may_hold_numbers():
 
 
 def test_named_cells_are_those_of_a_whole_sweep():
-    model, pairs = named()
+    model, pairs = setting()
     whole = p.Pairs.from_texts(model, *COLUMNS)
     for site, by in (("z", AXES), ("resid_pre", ("layer", "position")), ("mlp.pre", ("layer", "position"))):
-        found = p.sweep(model, pairs, p.logit_difference(), site, by)
+        cells = p.sweep(model, pairs, p.logit_difference(), site, by)
         expected = p.sweep(model, whole, p.logit_difference(), site, by).values["logit_difference"]
-        assert found.positions == ("NAME", "END")
-        assert_close(found.values["logit_difference"], of_names(expected, pairs))
-        assert_close(p.sweep_by_forward(model, pairs, p.logit_difference(), site, by).values, found.values)
+        assert cells.positions == ("NAME", "END")
+        assert_close(cells.values["logit_difference"], of_names(expected, pairs))
+        assert_close(p.sweep_by_forward(model, pairs, p.logit_difference(), site, by).values, cells.values)
     lost = p.ablate(model, pairs, p.logit_difference(), "z", AXES, "zero").effects()
     assert_close(lost, of_names(p.ablate(model, whole, p.logit_difference(), "z", AXES, "zero").effects(), pairs))
     guesses = [p.attribution_patching(model, each, p.logit_difference(), {"z": AXES})["z"] for each in (pairs, whole)]
@@ -99,31 +99,31 @@ def test_named_cells_are_those_of_a_whole_sweep():
 
 @pytest.mark.filterwarnings("ignore:no shares")
 def test_names_of_one_token_are_one_cell_and_one_test():
-    (model, once), (_, twice) = named(), named(WORD=["Tim"] * 4)  # the same token as NAME
-    asked = model, twice, p.logit_difference()
+    (model, once), (_, twice) = setting(), setting(WORD=["Tim"] * 4)  # the same token as NAME
+    arguments = model, twice, p.logit_difference()
     tables = [p.sweep(model, pairs, p.logit_difference(), "z", AXES).table() for pairs in (once, twice)]
     assert {*tables[1]["position"]} == {"NAME=WORD", "END"}
     pd.testing.assert_frame_equal(*(table.drop(columns="position") for table in tables))
-    results = [p.sweep_by_forward(*asked, "z", AXES), p.attribution_patching(*asked, {"z": AXES})["z"]]
-    results += [p.top_cells(*asked, "z", 1, by=AXES), p.ablate(*asked, "z", AXES, "zero")]
-    assert {found.positions for found in results} == {("NAME=WORD", "END")}
+    results = [p.sweep_by_forward(*arguments, "z", AXES), p.attribution_patching(*arguments, {"z": AXES})["z"]]
+    results += [p.top_cells(*arguments, "z", 1, by=AXES), p.ablate(*arguments, "z", AXES, "zero")]
+    assert {cells.positions for cells in results} == {("NAME=WORD", "END")}
 
 
 def test_names_that_part_in_one_prompt_are_two_cells_in_every_part_of_a_sweep(monkeypatch):
     """With little memory, a sweep reads prompts in parts; names may share a position in one part but not in another."""
-    asked = *named(OTHER=[0, 3, 1, 2]), p.logit_difference(), "resid_pre", ("layer", "position")
-    whole = p.sweep(*asked)
+    arguments = *setting(OTHER=[0, 3, 1, 2]), p.logit_difference(), "resid_pre", ("layer", "position")
+    whole = p.sweep(*arguments)
     assert whole.positions == ("NAME", "END", "OTHER")
-    monkeypatch.setattr("interp.patching.sweeps.shares", lambda *given: (1, 1 << 30))
-    assert_close(p.sweep(*asked).values, whole.values)
+    monkeypatch.setattr("interp.patching.sweeps.shares", lambda *_: (1, 1 << 30))
+    assert_close(p.sweep(*arguments).values, whole.values)
 
 
 def test_paths_lead_to_named_positions():
-    model, pairs = named(WORD=["Tim"] * 4)
+    model, pairs = setting(WORD=["Tim"] * 4)
     for by in (AXES, AXES[:2]):
         receivers = [p.Receiver("k", 1, 0, position="WORD"), p.Receiver("q", 1, 1, position="END")]
-        asked = model, pairs, p.logit_difference(), receivers, "z", by
-        assert_close(p.path_patch(*asked).values, p.path_patch_by_forward(*asked).values)
+        arguments = model, pairs, p.logit_difference(), receivers, "z", by
+        assert_close(p.path_patch(*arguments).values, p.path_patch_by_forward(*arguments).values)
     with pytest.raises(InputError, match="the pairs name NAME, END"):
         p.path_patch(model, pairs, p.logit_difference(), [p.Receiver("k", 1, 0, position="S2")])
 
@@ -134,7 +134,7 @@ def test_paths_lead_to_named_positions():
 )
 def test_a_place_that_a_prompt_has_not_is_one_line(place, says):
     with pytest.raises(InputError, match=says):
-        named(X=place)
+        setting(X=place)
 
 
 def test_braces_in_a_column_name_tokens_and_every_row_has_them():
@@ -152,8 +152,8 @@ def test_names_do_not_align_the_two_prompts_of_a_pair_and_the_error_says_so():
         p.Pairs.from_texts(worded(), ["Tim saw"], ["the dog saw"], [" He"], [" She"], positions={"END": -1})
 
 
-@pytest.mark.parametrize(("header", "said"), [("clean,corrupt,answer", "the column wrong"), ("clean", "the columns")])
-def test_columns_that_a_file_lacks_are_named(tmp_path, header, said):
+@pytest.mark.parametrize(("header", "words"), [("clean,corrupt,answer", "the column wrong"), ("clean", "the columns")])
+def test_columns_that_a_file_lacks_are_named(tmp_path, header, words):
     (file := tmp_path / "pairs.csv").write_text(f"{header}\n")
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=words):
         read_columns(file)

@@ -13,14 +13,14 @@ from tests.interp.patching.test_against_plain import THROUGH
 
 def test_direct_paths_stay_at_their_position_and_attention_moves_them_on():
     model, pairs = build("pre"), ragged_pairs((9, 9), (3, 3))
-    here, found = [Receiver("q", 2, position=6)], []
+    ends, cells = [Receiver("q", 2, position=6)], []
     reading = function(lambda logits: logits[..., 0, 3], "reading", torch.tensor([[6], [6]]))
-    for through, at in zip(THROUGH, [[6], [6], [3, 4, 5, 6]], strict=True):
-        found.append(path_patch(model, pairs, reading, here, "z", ("layer", "position"), through).effects())
-        assert (found[-1][0, :, 0].abs() > 1e-9).nonzero()[:, 0].tolist() == at
-    for one, other in ((0, 1), (1, 2), (0, 2)):
-        assert (found[one][0] - found[other][0]).abs().max() > 1e-5
-    torch.testing.assert_close(found[1][1], found[2][1], **CLOSE)  # one layer below, with no attention between
+    for through, places in zip(THROUGH, [[6], [6], [3, 4, 5, 6]], strict=True):
+        cells.append(path_patch(model, pairs, reading, ends, "z", ("layer", "position"), through).effects())
+        assert (cells[-1][0, :, 0].abs() > 1e-9).nonzero()[:, 0].tolist() == places
+    for first, second in ((0, 1), (1, 2), (0, 2)):
+        assert (cells[first][0] - cells[second][0]).abs().max() > 1e-5
+    torch.testing.assert_close(cells[1][1], cells[2][1], **CLOSE)  # one layer below, with no attention between
 
 
 # truth 3: a previous-token head feeds the keys of an induction head, which predicts b after a b a; nothing else acts
@@ -49,7 +49,7 @@ def test_planted_paths_carry_all_and_no_others_anything(receiver, through, carry
     model = Planted(["a", "b", "c", "d", "x"], LAYERS, n_ctx=8).build()
     # clean: what followed `a` is b; corrupted: its first copy is another word, so that b follows x
     pairs = Pairs.from_texts(model, ["c a b d a"], ["c x b d a"], ["b"], ["c"])
-    found = path_patch(model, pairs, logit_difference(), [receiver], through=through, direction=direction)
+    cells = path_patch(model, pairs, logit_difference(), [receiver], through=through, direction=direction)
     expected = torch.tensor([[float((layer, head) in carrying) for head in range(3)] for layer in range(2)])
-    torch.testing.assert_close(found.difference(), torch.tensor([10.0]), rtol=0, atol=1e-4)
-    torch.testing.assert_close(found.share(), expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(cells.difference(), torch.tensor([10.0]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(cells.share(), expected, rtol=0, atol=1e-4)

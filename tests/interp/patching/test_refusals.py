@@ -24,8 +24,8 @@ OF_TWO = "has an encoder and a decoder: give target="
 NEITHER = "reads one text: expected neither target nor source"
 
 
-def ask(way, *asked, model: Transformer = PRE, pairs: object = PAIRS, metric: p.Metric = PLAIN, **how):
-    return partial(way, model, pairs, metric, *asked, **how)
+def ask(way, *arguments, model: Transformer = PRE, pairs: object = PAIRS, metric: p.Metric = PLAIN, **how):
+    return partial(way, model, pairs, metric, *arguments, **how)
 
 
 def paths(*receivers: Receiver, model: Transformer = GATED, **how):

@@ -30,14 +30,14 @@ def test_finds_the_top_five_of_the_default_models_tasks_for_a_third(task, monkey
     monkeypatch.setattr(position, "repeat_length", lambda model: 12)  # the whole sweep's cost grows with its square
     model = load("default")
     pairs = TASKS[task](model).pairs
-    found = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
+    result = top_cells(model, pairs, logit_difference(), "z", 5, by=BY)
     effect = sweep(model, pairs, logit_difference(), "z", BY).effects().nan_to_num().mean(-1)
-    exact = torch.stack([effect[cell] for cell in found.cells])
-    torch.testing.assert_close(found.mean().to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
-    assert len({*found.cells}) == 5
+    exact = torch.stack([effect[cell] for cell in result.cells])
+    torch.testing.assert_close(result.mean().to(exact.dtype), exact, rtol=1e-4, atol=1e-6)
+    assert len({*result.cells}) == 5
     assert exact.abs().min() >= (1 - TIE) * effect.abs().flatten().sort().values[-5]
-    assert found.paid <= effect.numel() * len(pairs) / 3
-    assert found.paid <= found.total / (2 if task == "agreement-adjacent" else 3)  # that task has few cells
+    assert result.paid <= effect.numel() * len(pairs) / 3
+    assert result.paid <= result.total / (2 if task == "agreement-adjacent" else 3)  # that task has few cells
 
 
 @pytest.mark.parametrize(
@@ -48,12 +48,12 @@ def test_works_at_every_site_and_in_both_directions(site, direction):
     pairs = ragged_pairs((6, 4, 6), (2, 1, 3))
     by = {"pattern": ("layer", "head", "query"), "q": BY, "k": BY, "mlp.post": ("layer", "neuron")}
     by = by.get(site, ("layer", "position"))
-    found = top_cells(model, pairs, logit_difference(), site, 3, by=by, direction=direction)
+    result = top_cells(model, pairs, logit_difference(), site, 3, by=by, direction=direction)
     exact = sweep(model, pairs, logit_difference(), site, by, direction).effects()
-    torch.testing.assert_close(found.effects(), torch.stack([exact[cell] for cell in found.cells]), equal_nan=True)
+    torch.testing.assert_close(result.effects(), torch.stack([exact[cell] for cell in result.cells]), equal_nan=True)
     strongest = exact.nan_to_num().mean(-1).abs().flatten().sort(descending=True).values
-    assert found.mean().abs().min() >= (1 - TIE) * strongest[2]
-    assert found.paid <= found.total
+    assert result.mean().abs().min() >= (1 - TIE) * strongest[2]
+    assert result.paid <= result.total
 
 
 def world(name: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -110,4 +110,4 @@ class TestRace:
     def race(effects: np.ndarray, estimates: np.ndarray, second: np.ndarray | None = None) -> _Race:
         live = np.ones(effects.shape, dtype=bool)
         second = estimates + 0.1 * np.abs(estimates) if second is None else second
-        return _Race(estimates, second, live, lambda wanted: np.where(wanted, effects, math.nan))
+        return _Race(estimates, second, live, lambda mask: np.where(mask, effects, math.nan))

@@ -10,9 +10,9 @@ from interp.errors import InputWarning
 
 RESULTS = {
     "sweep": p.sweep,
-    "paths": lambda *asked: p.path_patch(*asked, [p.Receiver("logits")]),
-    "estimates": lambda *asked: p.attribution_patching(*asked, {"z": ("layer", "head")}),
-    "ablation": lambda *asked: p.ablate(*asked, kind="mean"),
+    "paths": lambda *task: p.path_patch(*task, [p.Receiver("logits")]),
+    "estimates": lambda *task: p.attribution_patching(*task, {"z": ("layer", "head")}),
+    "ablation": lambda *task: p.ablate(*task, kind="mean"),
 }
 
 
@@ -37,7 +37,7 @@ def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p
 
 
 @pytest.mark.parametrize(
-    ("found", "reason"),
+    ("cells", "reason"),
     [
         (difference(2, 60), "the right answer first in 2 of 60 prompts, which a coin would do as well"),
         (difference(33, 60), "33 of 60 prompts"),
@@ -46,26 +46,26 @@ def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p
     ],
     ids=["wrong", "a coin", "wrong sign", "nothing"],
 )
-def test_where_nothing_is_a_share_all_are_missing_with_a_warning_that_says_why(found, reason):
+def test_where_nothing_is_a_share_all_are_missing_with_a_warning_that_says_why(cells, reason):
     with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
-        assert found.share().isnan().all()
+        assert cells.share().isnan().all()
     with pytest.warns(InputWarning, match=f"no shares: .*{reason}"):
-        table = found.table()
+        table = cells.table()
     assert table[["share", "share_low", "share_high"]].isna().all(axis=None)
     assert table["effect"].notna().all()
 
 
-@pytest.mark.parametrize("found", [difference(60, 60), difference(0, 4)], ids=["right", "too few to tell"])
-def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_to_tell(found):
-    assert found.share().tolist() == [[1.0, 0.0]]
-    assert found.table()["share"].tolist() == [1.0, 0.0]
+@pytest.mark.parametrize("cells", [difference(60, 60), difference(0, 4)], ids=["right", "too few to tell"])
+def test_shares_are_given_where_the_model_does_the_task_or_prompts_are_too_few_to_tell(cells):
+    assert cells.share().tolist() == [[1.0, 0.0]]
+    assert cells.table()["share"].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_answers_decide_about_the_shares_of_every_metric_of_every_result(task, name):
-    found = RESULTS[name](*task, [p.probability(), p.log_probability()])
+    cells = RESULTS[name](*task, [p.probability(), p.log_probability()])
     with pytest.warns(InputWarning, match=r"0 of 6 prompts|the whole effect on logit_difference is -"):
-        assert found.table()["share"].isna().all()
+        assert cells.table()["share"].isna().all()
 
 
 def test_without_answers_a_metric_decides_alone(task):

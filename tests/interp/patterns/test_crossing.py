@@ -73,5 +73,5 @@ def test_padding_changes_nothing(removed):
     padded = torch.zeros(1, 3, 9, 7, dtype=torch.float64)
     padded[:, :, :7, :5] = alone
     scores = (score_crossing(*each, sink_removed=removed) for each in ((alone, rows), (padded, Crossing(*behind))))
-    for one, other in zip(*scores, strict=True):
-        assert_close(one, other)
+    for first, second in zip(*scores, strict=True):
+        assert_close(first, second)

@@ -42,8 +42,8 @@ class TestClosedForm:
         factors = [nulls.weighted(number.sum(), number.square().sum(), n)]
         factors += [nulls.on_set(number.sum(), n)] if numbers[-1] == 0 else []
         for of_mass, of_spread in factors:
-            found = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
-            torch.testing.assert_close(found, moments(every))
+            result = of_mass * row.sum(), of_spread * nulls.spread(row.sum(), row.square().sum(), n)
+            torch.testing.assert_close(result, moments(every))
 
     @pytest.mark.parametrize("scores", [[0.3, 0.1, 0.2, 0.6, 0.5], [0.4, 0.4, 0.1, 0.4, 0.2], [0.0] * 5])
     def test_choice_and_share_within_bins(self, scores):
@@ -58,8 +58,8 @@ class TestClosedForm:
             (nulls.choice, selection.accuracy(permuted, *masks)),
             (nulls.share, selection.share(permuted, *masks)[0]),
         ):
-            found = [each[0, 0] for each in null(row[None, None], *masks, bins[None])]
-            torch.testing.assert_close(found, list(moments(score[0])), msg=null.__name__)
+            result = [each[0, 0] for each in null(row[None, None], *masks, bins[None])]
+            torch.testing.assert_close(result, list(moments(score[0])), msg=null.__name__)
 
     def test_bins_double_and_keep_sides_apart(self):
         offsets = torch.tensor([-16, -15, -8, -7, -4, -3, -2, -1, 0, 1, 2, 3, 4, 1 << 20])
@@ -83,9 +83,9 @@ def batch(prompts: int, heads: int, n: int, *, causal: bool) -> tuple[torch.Tens
 def permuted_content(pattern: torch.Tensor, rows: Rows) -> torch.Tensor:
     """Permute each row's content keys."""
     keys = (rows.visible & rows.content[:, None])[:, None].expand_as(pattern)
-    drawn = torch.rand(pattern.shape, generator=GENERATOR).masked_fill(~keys, 2.0)
-    order, own = drawn.argsort(dim=-1, stable=True), (~keys).int().argsort(dim=-1, stable=True)  # keys first in both
-    return torch.empty_like(pattern).scatter_(-1, order, pattern.gather(-1, own))
+    noise = torch.rand(pattern.shape, generator=GENERATOR).masked_fill(~keys, 2.0)
+    order, source = noise.argsort(dim=-1, stable=True), (~keys).int().argsort(dim=-1, stable=True)  # keys first in both
+    return torch.empty_like(pattern).scatter_(-1, order, pattern.gather(-1, source))
 
 
 @pytest.mark.parametrize("sink", ["kept", "removed"])
@@ -95,13 +95,13 @@ def test_positional_null_is_what_permuted_patterns_score(causal, sink):
     many = torch.stack([permuted_content(pattern, rows)[0] for _ in range(6000)]).flatten(0, 1)[None]
     torch.testing.assert_close(many[..., 1:].sum(-1)[0, :2], pattern[0, ..., 1:].sum(-1))
     questions = positional.Questions(rows, position.masks(causal=causal))
-    own, found = questions.read(pattern)[sink], questions.read(many)[sink].scores[0].unflatten(0, (-1, 2))
+    sums, scores = questions.read(pattern)[sink], questions.read(many)[sink].scores[0].unflatten(0, (-1, 2))
     names = questions.names
     for name in ("previous-token", "offset:-3", "self", "duplicate-token"):
-        at = names.index(name)
-        torch.testing.assert_close(own.null_mean[0, :, at], found[..., at].mean(0), rtol=0.03, atol=0.02, msg=name)
-        torch.testing.assert_close(own.null_variance[0, :, at], found[..., at].var(0), rtol=0.12, atol=1e-4, msg=name)
-    assert own.null_mean[..., names.index("entropy")].isnan().all()
+        i = names.index(name)
+        torch.testing.assert_close(sums.null_mean[0, :, i], scores[..., i].mean(0), rtol=0.03, atol=0.02, msg=name)
+        torch.testing.assert_close(sums.null_variance[0, :, i], scores[..., i].var(0), rtol=0.12, atol=1e-4, msg=name)
+    assert sums.null_mean[..., names.index("entropy")].isnan().all()
 
 
 def is_uniform(p: np.ndarray) -> None:
@@ -117,18 +117,18 @@ class TestCalibration:
         prompts, heads = 64, 400  # enough rows for sums of skewed values to be normal
         pattern, rows = batch(prompts, heads, 29, causal=True)
         questions = positional.Questions(rows, position.masks(causal=True))
-        found = questions.read(pattern)
-        for sink, sums in found.items():
+        by_sink = questions.read(pattern)
+        for sink, sums in by_sink.items():
             null = Null.empty(heads, sums.scores.shape[-1])
             null.add(torch.arange(prompts), sums.null_mean, sums.null_variance)
             scores = torch.zeros_like(null.mean)
             scores[:prompts] = sums.scores.double()
             p = null.test(scores)
-            for at, name in enumerate(questions.names):
+            for column, name in enumerate(questions.names):
                 if name == "entropy" or (name, sink) == ("first-token", "removed"):
-                    assert np.isnan(p[:, at]).all()
+                    assert np.isnan(p[:, column]).all()
                 else:
-                    is_uniform(p[:, at])
+                    is_uniform(p[:, column])
 
     def test_tags(self):
         prompts, heads, n = 32, 400, 31
@@ -150,8 +150,8 @@ def test_planted_heads_stand_out_and_what_could_not_come_out_otherwise_is_missin
 
     def row(table, name, measure):
         where, *_ = composed.where(name)
-        found = (table["layer"] == where.layer) & (table["head"] == where.head) & (table["sink"] == "kept")
-        return table[found & (table["measure"] == measure)].iloc[0]
+        is_head = (table["layer"] == where.layer) & (table["head"] == where.head) & (table["sink"] == "kept")
+        return table[is_head & (table["measure"] == measure)].iloc[0]
 
     table = position.measure(composed.model, texts.shuffled(composed.lexicon, 20))
     rows = [row(table, name, name) for name in behaviours[:2]]

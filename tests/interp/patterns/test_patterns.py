@@ -35,11 +35,11 @@ def window(rng: random.Random, length: int, *, start: bool, end: bool, overlap: 
     words = words[:inner]
     n = max(words) + 1
     text = AnnotatedText(
-        tuple(f"w{at}" for at in range(n)),
+        tuple(f"w{number}" for number in range(n)),
         (True,) * n,
         f"document {length}",
         tags=tuple(rng.choice(TAGS) for _ in range(n)),
-        heads=tuple(rng.choice([at for at in range(-1, n) if at != word]) for word in range(n)),
+        heads=tuple(rng.choice([head for head in range(-1, n) if head != word]) for word in range(n)),
         relations=tuple(rng.choice([*RELATIONS[:2], "punct"]) for _ in range(n)),
     )
     special = (*[True] * start, *[False] * inner, *[True] * end)
@@ -50,24 +50,24 @@ def window(rng: random.Random, length: int, *, start: bool, end: bool, overlap: 
 
 def random_batch(*, causal: bool, start: bool, seed: int = 0) -> Batch:
     rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    shown = [
+    views = [
         window(rng, length, start=start, end=not causal, overlap=overlap)
         for length, overlap in zip(LENGTHS, (0, 3, 0), strict=True)
     ]
-    tokens = TokenBatch.from_rows([each.ids for each in shown])
+    tokens = TokenBatch.from_rows([view.ids for view in views])
     width = tokens.ids.shape[1]
     visible = tokens.mask[:, None] & (torch.ones(width, width).tril().bool() if causal else True)
     visible = visible | torch.eye(width, dtype=torch.bool)
-    scores = 2 * torch.randn(len(shown), HEADS, width, width, generator=generator)
+    scores = 2 * torch.randn(len(views), HEADS, width, width, generator=generator)
     scores[:, 0, :, 0] += 9.0  # this head rests on the first position and loses rows without it
     scores[:, 1] = 0.0  # in this head everything ties
     pattern = scores.masked_fill(~visible[:, None], -torch.inf).softmax(-1)
     content, scored = torch.zeros_like(tokens.mask), torch.zeros_like(tokens.mask)
-    for row, each in enumerate(shown):
-        for at, special in enumerate(each.special):
-            content[row, at] = not special
-            scored[row, at] = not special and each.word_of[at] >= each.scored_from
-    return Batch(shown, tokens, Attended(pattern), Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
+    for row, view in enumerate(views):
+        for column, special in enumerate(view.special):
+            content[row, column] = not special
+            scored[row, column] = not special and view.word_of[column] >= view.scored_from
+    return Batch(views, tokens, Attended(pattern), Rows(tokens.ids, content, scored, visible), torch.tensor([3, 7, 11]))
 
 
 def without_first(row: list[float]) -> list[float] | None:
@@ -81,14 +81,14 @@ def read_rows(batch: Batch, sink: str) -> dict[tuple[int, int, int], list[float]
     for prompt, heads in enumerate(batch.pattern.tolist()):
         for head, queries in enumerate(heads):
             for query, row in enumerate(queries):
-                found = row if sink == "kept" else without_first(row)
-                if found is not None:
-                    rows[prompt, head, query] = found
+                values = row if sink == "kept" else without_first(row)
+                if values is not None:
+                    rows[prompt, head, query] = values
     return rows
 
 
 def slow_positions(batch: Batch, causal: bool, sink: str) -> dict[tuple[int, int, str], tuple[float, int]]:
-    found = defaultdict(lambda: (0.0, 0))
+    sums = defaultdict(lambda: (0.0, 0))
     ids, content, scored = (each.tolist() for each in (batch.rows.ids, batch.rows.content, batch.rows.scored))
     first = int(sink == "removed")
     for (prompt, head, query), row in read_rows(batch, sink).items():
@@ -108,9 +108,9 @@ def slow_positions(batch: Batch, causal: bool, sink: str) -> dict[tuple[int, int
         if len(keys) > 1:
             values["entropy"] = -sum(row[key] * math.log(row[key]) for key in keys if row[key]) / math.log(len(keys))
         for name, value in values.items():
-            total, count = found[prompt, head, name]
-            found[prompt, head, name] = total + value, count + 1
-    return found
+            total, count = sums[prompt, head, name]
+            sums[prompt, head, name] = total + value, count + 1
+    return sums
 
 
 CASES = pytest.mark.parametrize(
@@ -122,14 +122,14 @@ CASES = pytest.mark.parametrize(
 def test_positions(causal, start, seed, sink):
     batch = random_batch(causal=causal, start=start, seed=seed)
     questions = positional.Questions(batch.rows, position.masks(causal=causal))
-    found = questions.read(batch.pattern)[sink]
+    result = questions.read(batch.pattern)[sink]
     expected = slow_positions(batch, causal, sink)
     for prompt in range(len(LENGTHS)):
         for head in range(HEADS):
-            for at, name in enumerate(questions.names):
+            for column, name in enumerate(questions.names):
                 value, count = expected[prompt, head, name]
-                assert found.counts[prompt, head, at] == count, name
-                assert found.scores[prompt, head, at].item() == pytest.approx(value, rel=1e-5, abs=2e-5), name
+                assert result.counts[prompt, head, column] == count, name
+                assert result.scores[prompt, head, column].item() == pytest.approx(value, rel=1e-5, abs=2e-5), name
 
 
 def collected(batch: Batch, causal: bool) -> part_of_speech.Collector:
@@ -143,14 +143,14 @@ def collected(batch: Batch, causal: bool) -> part_of_speech.Collector:
 def word_rows(batch: Batch, sink: str, prompt: int, head: int, word: int, rows: dict) -> dict[int, float] | None:
     """Attention from a word to each word; None if one of its rows is lost."""
     word_of = batch.windows[prompt].word_of
-    found, pieces = defaultdict(float), [at for at, each in enumerate(word_of) if each == word]
+    sums, pieces = defaultdict(float), [place for place, each in enumerate(word_of) if each == word]
     for query in pieces:
         if (prompt, head, query) not in rows:
             return None
         for key, to in enumerate(word_of):
             if to != NO_WORD:
-                found[to] += rows[prompt, head, query][key] / len(pieces)
-    return found
+                sums[to] += rows[prompt, head, query][key] / len(pieces)
+    return sums
 
 
 @CASES
@@ -187,9 +187,9 @@ def test_relations(causal, start, seed, sink):
     for (group, head, name), (right, count) in expected.items():
         if head == 1 and any(count > 1 for each in batch.windows for count in each.pieces):
             continue  # sums over pieces that should tie differ by rounding
-        at = [measure.name for measure in collector.chosen.measures].index(name)
-        assert totals.rows[group, head, at] == count
-        assert totals.scores[group, head, at].item() == pytest.approx(right, abs=1e-6)
+        column = [measure.name for measure in collector.chosen.measures].index(name)
+        assert totals.rows[group, head, column] == count
+        assert totals.scores[group, head, column].item() == pytest.approx(right, abs=1e-6)
     assert (null.variance >= 0).all()
     assert null.mean.sum() > 0
 
@@ -203,11 +203,11 @@ def test_choices_are_judged_as_the_plain_scorer_does(causal):
     for judged, removed in ((choices.full, False), (choices.removed, True)):
         scores, masks = choices.word_scores(without_first=removed), (items.candidates, items.right)
         plain = selection.accuracy(scores, *masks), *nulls.choice(scores, *masks, items.bins)
-        counted = ~choices.lost[0] | (not removed)
-        counted[:, 1] = False  # sums over pieces that should tie differ by rounding
+        valid = ~choices.lost[0] | (not removed)
+        valid[:, 1] = False  # sums over pieces that should tie differ by rounding
         for fast, expected in zip(judged, plain, strict=False):
-            torch.testing.assert_close(fast[counted], expected[counted])
-        assert (plain[2][counted] > 0).any()
+            torch.testing.assert_close(fast[valid], expected[valid])
+        assert (plain[2][valid] > 0).any()
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -222,9 +222,9 @@ def test_a_word_attends_as_the_mean_of_its_pieces_rows_to_the_sum_over_anothers(
     pieces = pieces.to(pattern)[:, None]  # prompt 1 key word
     by_word = pieces.mT @ pattern @ pieces / pieces.sum(2).clamp(min=1)[..., None]
     expected = by_word[items.prompt, :, items.query] * items.candidates[:, None]
-    counted = ~choices.lost[0] | (not removed)
+    valid = ~choices.lost[0] | (not removed)
     assert (pieces.sum(2)[items.prompt, 0, items.query] > 1).any()
-    torch.testing.assert_close(choices.word_scores(without_first=removed)[counted], expected[counted])
+    torch.testing.assert_close(choices.word_scores(without_first=removed)[valid], expected[valid])
 
 
 @CASES
@@ -234,9 +234,9 @@ def test_lifts(causal, start, seed, sink):
     totals, rows = lifts.finish(), read_rows(batch, sink)
     observed, mass, keys = defaultdict(float), defaultdict(float), defaultdict(float)
     first = int(sink == "removed")
-    seen = batch.rows.visible & batch.rows.scored[:, :, None]
-    seen[..., :first] = False
-    stratum = stratum_of(seen, causal=causal)
+    visible = batch.rows.visible & batch.rows.scored[:, :, None]
+    visible[..., :first] = False
+    stratum = stratum_of(visible, causal=causal)
     edges = (1, 2, 3, 4, 5, 7, 10, 16, 32)
     for prompt, window in enumerate(batch.windows):
         tags, word_of = window.text.tags, window.word_of
@@ -246,10 +246,10 @@ def test_lifts(causal, start, seed, sink):
             row, share = int(stratum[prompt, query]), 1 / word_of.count(word)
             for key in range(first, len(word_of)):
                 to = word_of[key]
-                if to in {NO_WORD, word} or not seen[prompt, query, key]:
+                if to in {NO_WORD, word} or not visible[prompt, query, key]:
                     continue
                 bin = (key > query, sum(abs(key - query) >= edge for edge in edges))
-                even = share / int(seen[prompt, query].sum())
+                even = share / int(visible[prompt, query].sum())
                 for name in (tags[to], None):
                     keys[tags[word], row, bin, name] += even
                 for head in range(HEADS):
@@ -257,7 +257,7 @@ def test_lifts(causal, start, seed, sink):
                         attention = share * rows[prompt, head, query][key]
                         mass[head, tags[word], row, bin] += attention
                         observed[head, tags[word], tags[to]] += attention
-    for at, (x, y) in enumerate(TAG_PAIRS):
+    for column, (x, y) in enumerate(TAG_PAIRS):
         for head in range(HEADS):
             expected = sum(
                 amount * keys[tag, row, bin, y] / keys[tag, row, bin, None]
@@ -265,8 +265,8 @@ def test_lifts(causal, start, seed, sink):
                 if (asking, tag) == (head, x)
             )
             if expected > 1e-5:
-                assert totals.weights[:, head, at].sum().item() == pytest.approx(expected, rel=1e-4), (x, y)
-                assert totals.scores[:, head, at].sum().item() == pytest.approx(
+                assert totals.weights[:, head, column].sum().item() == pytest.approx(expected, rel=1e-4), (x, y)
+                assert totals.scores[:, head, column].sum().item() == pytest.approx(
                     observed[head, x, y], rel=1e-4, abs=1e-6
                 )
     assert totals.scores.sum() > 0.1
@@ -277,8 +277,8 @@ def test_lifts(causal, start, seed, sink):
 
 def test_what_is_not_annotated_is_counted_and_nothing_of_it_scored():
     batch = random_batch(causal=True, start=True)
-    for each in batch.windows:
-        object.__setattr__(each, "text", AnnotatedText(each.text.words, each.text.space_after, "plain"))
+    for window in batch.windows:
+        object.__setattr__(window, "text", AnnotatedText(window.text.words, window.text.space_after, "plain"))
     collector = collected(batch, causal=True)
     assert collector.counts == {"texts left out of relations: not parsed": len(LENGTHS)}
     assert collector.lifts.totals["kept"].finish().rows.sum() == 0
@@ -301,11 +301,11 @@ def annotated(name: str = "one", **changed) -> AnnotatedText:
 
 def collectors(*corpus: AnnotatedText):
     model = worded()
-    both = [each.Collector(model) for each in (part_of_speech, coreference)]
+    pair = [each.Collector(model) for each in (part_of_speech, coreference)]
     for batch in Reading(model, corpus):
-        for each in both:
-            each.add(batch)
-    return both
+        for collector in pair:
+            collector.add(batch)
+    return pair
 
 
 @pytest.mark.parametrize("outside", [(8, 10, 8), (7, 9, 6), (-1, 1, 0), (3, 3, 3)])
@@ -315,14 +315,14 @@ def test_a_mention_outside_the_text_is_refused(outside):
 
 
 def test_a_word_that_is_its_own_head_is_counted_and_not_scored():
-    left_out, found = "relations left out: a word that is its own head", []
+    left_out, counts = "relations left out: a word that is its own head", []
     for heads, expected in ((SOUND["heads"], 0), ((0, *SOUND["heads"][1:]), 1)):
         syntax, _ = collectors(annotated(heads=heads))
         assert syntax.counts[left_out] == expected
         names = [measure.name for measure in syntax.chosen.measures]
         ways = [names.index(f"relation:det:{way}") for way in WAYS]
-        found.append(syntax.chosen.totals["kept"].rows[:, 0, ways].sum(0).tolist())
-    assert found == [[0, 2], [0, 1]]  # a determiner does not see its later noun
+        counts.append(syntax.chosen.totals["kept"].rows[:, 0, ways].sum(0).tolist())
+    assert counts == [[0, 2], [0, 1]]  # a determiner does not see its later noun
 
 
 def test_tags_of_another_set_are_counted_and_only_other_words_measured():

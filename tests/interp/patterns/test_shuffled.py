@@ -11,7 +11,7 @@ from interp.visibility import Visibility
 from models.initialisation import initialise
 
 
-def made(seed: int = 0, **more: object) -> Transformer:
+def small_model(seed: int = 0, **more: object) -> Transformer:
     sizes = {"n_layers": 2, "n_heads": 4, "d_model": 16, "d_head": 4, "d_mlp": 32, "n_ctx": 24, "d_vocab": 40}
     model = Transformer(TransformerConfig(decoder=StackConfig(**sizes, causal=True, **more)))  # pyright: ignore
     initialise(model, seed, "unit")
@@ -27,48 +27,48 @@ def ids() -> TokenBatch:
     return TokenBatch.from_rows([torch.randint(40, (n,), generator=generator).tolist() for n in (24, 17)])
 
 
-def spread(scores: torch.Tensor, seen: torch.Tensor) -> torch.Tensor:
+def spread(scores: torch.Tensor, visible: torch.Tensor) -> torch.Tensor:
     """Each head's spread, row by row, computed plainly."""
-    several = (seen[:, 0].sum(-1) > 1).nonzero().tolist()
-    variances = [scores[prompt, :, query, seen[prompt, 0, query]].var(-1, correction=0) for prompt, query in several]
+    rows = (visible[:, 0].sum(-1) > 1).nonzero().tolist()
+    variances = [scores[prompt, :, query, visible[prompt, 0, query]].var(-1, correction=0) for prompt, query in rows]
     return torch.stack(variances).mean(0).sqrt()
 
 
 def test_every_weight_keeps_its_numbers_within_its_head():
-    model = made(n_kv_heads=2)
+    model = small_model(n_kv_heads=2)
     copies = Shuffled(model, 3, seed=0)
     for layer, (w_q, b_q, w_k, b_k) in enumerate(copies.weights):
         attn = model.last.blocks[layer].attn
         bias = attn.qkv.bias.unflatten(0, (-1, 4))
-        for own, trained in ((w_q, attn.W_Q), (w_k, attn.W_K), (b_q, bias[:4]), (b_k, bias[4:6])):
-            assert own is not None
-            for copy in own:
+        for shuffled, trained in ((w_q, attn.W_Q), (w_k, attn.W_K), (b_q, bias[:4]), (b_k, bias[4:6])):
+            assert shuffled is not None
+            for copy in shuffled:
                 torch.testing.assert_close(copy.flatten(1).sort(-1).values, trained.flatten(1).sort(-1).values)
-            if own.ndim == 4:
-                assert not torch.equal(own[0], own[1])
-                assert not torch.equal(own[0], trained)
+            if shuffled.ndim == 4:
+                assert not torch.equal(shuffled[0], shuffled[1])
+                assert not torch.equal(shuffled[0], trained)
 
 
 def test_copies_that_share_streams_are_those_of_a_pass_each_and_texts_that_come_again_take_none(monkeypatch):
-    model, texts = made(n_kv_heads=2, positions=Rotary()), [ids(), TokenBatch.from_rows([[3, 1, 4]])]
+    model, texts = small_model(n_kv_heads=2, positions=Rotary()), [ids(), TokenBatch.from_rows([[3, 1, 4]])]
     passes: list[object] = []
 
-    def counted(*given, **how):
-        passes.append(given)
-        return run(*given, **how)
+    def counted_run(*arguments, **how):
+        passes.append(arguments)
+        return run(*arguments, **how)
 
-    monkeypatch.setattr("interp.patterns.shuffled.run", counted)
+    monkeypatch.setattr("interp.patterns.shuffled.run", counted_run)
 
     def patterns(streams: Streams | None) -> list[torch.Tensor]:
         copies = [Shuffled(model, 2, seed, streams=streams) for seed in (7, 9)]
-        found = [run(each, text, until="decoder.*.attn.pattern") for each in copies for text in texts]
-        return [pattern for each in found for pattern in each.activations.values()]
+        runs = [run(each, text, until="decoder.*.attn.pattern") for each in copies for text in texts]
+        return [pattern for each in runs for pattern in each.activations.values()]
 
     alone = patterns(None)
     assert len(passes) == 4
-    for kept, expected in ((1 << 20, 2), (0, 4), (streams_of(model, texts[0]), 3)):
+    for capacity, expected in ((1 << 20, 2), (0, 4), (streams_of(model, texts[0]), 3)):
         passes.clear()
-        torch.testing.assert_close(patterns(Streams(model, "decoder", capacity=kept)), alone, rtol=0, atol=0)
+        torch.testing.assert_close(patterns(Streams(model, "decoder", capacity=capacity)), alone, rtol=0, atol=0)
         assert len(passes) == expected
 
 
@@ -87,7 +87,7 @@ def streams_of(model: Transformer, text: TokenBatch) -> int:
     ids=str,
 )
 def test_scores_spread_as_the_trained_heads_do(more):
-    model, batch = made(**more), ids()
+    model, batch = small_model(**more), ids()
     copies = Shuffled(model, 2, seed=3)
     sites = [f"decoder.{layer}.attn.pattern" for layer in range(4)]
     patterns = run(copies, batch, until="decoder.*.attn.pattern")
@@ -95,21 +95,21 @@ def test_scores_spread_as_the_trained_heads_do(more):
     assert [*patterns.activations] == sites
     for layer in range(2):
         attn = model.last.blocks[layer].attn
-        seen = Visibility.from_batch(batch, causal=True).near(attn.reach).mask()
-        counted = seen.clone()
-        counted[..., 0] = False
+        visible = Visibility.from_batch(batch, causal=True).near(attn.reach).mask()
+        mask = visible.clone()
+        mask[..., 0] = False
         bias = 0 if attn.bias is None else attn.bias(Visibility.from_batch(batch, causal=True))
-        expected = spread(trained[f"decoder.{layer}.attn.scores"] - bias, counted)
+        expected = spread(trained[f"decoder.{layer}.attn.scores"] - bias, mask)
         for copy in range(2):
             pattern = patterns[sites[2 * layer + copy]]
             torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern.sum(-1)))
-            assert not pattern.masked_select(~seen.expand_as(pattern)).any()
-            torch.testing.assert_close(spread(pattern.log() - bias, counted), expected)  # logs: scores minus a constant
+            assert not pattern.masked_select(~visible.expand_as(pattern)).any()
+            torch.testing.assert_close(spread(pattern.log() - bias, mask), expected)  # logs: scores minus a constant
 
 
 def test_a_copy_is_a_head_with_those_weights_by_a_factor():
     """Plainly: put the shuffled weights into the model's own attention, on the same stream."""
-    model, batch = made(positions=Rotary()), ids()
+    model, batch = small_model(positions=Rotary()), ids()
     copies = Shuffled(model, 2, seed=5)
     patterns = run(copies, batch, until="decoder.*.attn.pattern")
     streams = run(model, batch, capture="decoder.*.resid_pre")
@@ -124,8 +124,8 @@ def test_a_copy_is_a_head_with_those_weights_by_a_factor():
                 attn.qkv.bias[:32] = torch.cat([b_q, b_k]).flatten()
                 q, k, _ = attn.enter([*attn.project(x)], visibility.positions)
                 scores = attn.scores(q.transpose(1, 2), k.transpose(1, 2), visibility)
-            found = patterns[f"decoder.{2 * layer + copy}.attn.pattern"].log()
-            ratio = (found[..., -1, :16] - found[..., -1, 15:16]) / (scores[..., -1, :16] - scores[..., -1, 15:16])
+            logs = patterns[f"decoder.{2 * layer + copy}.attn.pattern"].log()
+            ratio = (logs[..., -1, :16] - logs[..., -1, 15:16]) / (scores[..., -1, :16] - scores[..., -1, 15:16])
             first = ratio[0, :, :15]
             torch.testing.assert_close(first, first[:, :1].expand_as(first))  # one factor per head
             assert (first > 0).all()
@@ -135,9 +135,9 @@ def test_cross_attention_is_shuffled_too():
     model, (source, target) = two_stacks("original"), (rows(lengths, seed=3) for lengths in ((5, 3), (3, 3)))
     source = TokenBatch(source.ids % 19, source.mask, source.positions)
     copies = Shuffled(model, 3, seed=0, stack="decoder", attention="cross")
-    found = run(copies, source, target=target, until="decoder.*.cross_attn.pattern")
-    assert len(found.activations) == 6
-    for pattern in found.activations.values():
+    result = run(copies, source, target=target, until="decoder.*.cross_attn.pattern")
+    assert len(result.activations) == 6
+    for pattern in result.activations.values():
         assert pattern.shape == (2, 4, 3, 5)
         torch.testing.assert_close(pattern.sum(-1), torch.ones(2, 4, 3, dtype=pattern.dtype))
         assert not pattern[1, :, :, 3:].any()

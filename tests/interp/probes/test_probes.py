@@ -38,11 +38,11 @@ def text(n_items: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 def accuracies(train: torch.Tensor, test: torch.Tensor, seed: int = 0) -> tuple[float, float]:
     """Accuracy of the tag and of its control task, from vectors of the items of `text(.., 1)` and `text(.., 2)`."""
     sides = [text(train.shape[0], 1), text(test.shape[0], 2)]
-    drawn = p.control_labels([str(at) for at in range(TYPES)], sides[0][1].tolist(), seed=seed)
-    labels, wanted = (
-        torch.stack([tags, torch.tensor([drawn[str(at)] for at in types.tolist()])]) for types, tags in sides
+    classes = p.control_labels([str(number) for number in range(TYPES)], sides[0][1].tolist(), seed=seed)
+    labels, expected = (
+        torch.stack([tags, torch.tensor([classes[str(kind)] for kind in types.tolist()])]) for types, tags in sides
     )
-    right = p.fit(train[None], labels, K).predict(test[None])[0] == wanted
+    right = p.fit(train[None], labels, K).predict(test[None])[0] == expected
     tag, control = right.double().mean(-1).tolist()
     return tag, control
 
@@ -50,10 +50,10 @@ def accuracies(train: torch.Tensor, test: torch.Tensor, seed: int = 0) -> tuple[
 def test_planted_tag_directions_are_read_perfectly_and_the_control_is_chance():
     directions = torch.randn(K, 13, generator=generator())
     train, test = (directions[text(2000, seed)[1]] for seed in (1, 2))
-    found = [accuracies(train, test, seed) for seed in range(4)]
-    assert [tag for tag, _ in found] == [1.0] * 4
+    results = [accuracies(train, test, seed) for seed in range(4)]
+    assert [tag for tag, _ in results] == [1.0] * 4
     # 40 types per tag, so the commonest control class of a tag has little more than its share
-    assert np.mean([control for _, control in found]) == pytest.approx(1 / K, abs=0.12)
+    assert np.mean([control for _, control in results]) == pytest.approx(1 / K, abs=0.12)
 
 
 def test_word_identity_has_no_selectivity():
@@ -65,16 +65,16 @@ def test_word_identity_has_no_selectivity():
 
 def test_loss_and_accuracy_are_those_of_scikit_learn():
     penalty, (vectors, labels) = 0.02, noisy()
-    found = p.fit(vectors, labels, K, penalty=penalty)
-    scaled, predicted = p.Scaling.of(vectors)(vectors), found.predict(vectors)
+    probe = p.fit(vectors, labels, K, penalty=penalty)
+    scaled, predicted = p.Scaling.of(vectors)(vectors), probe.predict(vectors)
     for site in range(len(vectors)):
-        for task, wanted in enumerate(labels.numpy()):
-            theirs = LogisticRegression(C=1 / (penalty * len(wanted)), max_iter=2000, tol=1e-8)
-            theirs.fit(scaled[site].numpy(), wanted)
-            loss = log_loss(wanted, theirs.predict_proba(scaled[site].numpy()))
-            assert float(found.loss[site, task]) == pytest.approx(loss, abs=1e-3)
-            accuracy = float((predicted[site, task].numpy() == wanted).mean())
-            assert accuracy == pytest.approx(theirs.score(scaled[site].numpy(), wanted), abs=1e-2)
+        for task, classes in enumerate(labels.numpy()):
+            theirs = LogisticRegression(C=1 / (penalty * len(classes)), max_iter=2000, tol=1e-8)
+            theirs.fit(scaled[site].numpy(), classes)
+            loss = log_loss(classes, theirs.predict_proba(scaled[site].numpy()))
+            assert float(probe.loss[site, task]) == pytest.approx(loss, abs=1e-3)
+            accuracy = float((predicted[site, task].numpy() == classes).mean())
+            assert accuracy == pytest.approx(theirs.score(scaled[site].numpy(), classes), abs=1e-2)
 
 
 @pytest.mark.parametrize("change", ["order", "rotation", "scale and shift", "items"])
@@ -87,10 +87,10 @@ def test_no_choice_of_coordinates_changes_a_probe(change, monkeypatch):
         "scale and shift": 7 * vectors - 3,
         "items": vectors[:, order],
     }[change]
-    same = labels[:, order] if change == "items" else labels
+    new_labels = labels[:, order] if change == "items" else labels
     together = p.fit(vectors, labels, K).loss
     monkeypatch.setattr(p.logistic, "_LOGITS", 1)  # fitting sites together or apart makes no difference
-    torch.testing.assert_close(p.fit(changed, same, K).loss, together, atol=1e-4, rtol=0)
+    torch.testing.assert_close(p.fit(changed, new_labels, K).loss, together, atol=1e-4, rtol=0)
 
 
 def test_threads_may_be_set_to_one_and_back():
@@ -98,9 +98,9 @@ def test_threads_may_be_set_to_one_and_back():
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.set_num_threads(2)
-    found = p.fit(torch.randn(5, 600, 256, generator=generator()), torch.arange(600)[None] % 3, 3)
+    probe = p.fit(torch.randn(5, 600, 256, generator=generator()), torch.arange(600)[None] % 3, 3)
     torch.set_num_threads(threads)
-    assert found.loss.isfinite().all()
+    assert probe.loss.isfinite().all()
 
 
 def test_the_layer_that_says_it_has_the_shares():
@@ -123,32 +123,32 @@ def test_expected_layer_by_hand():
 
 
 def test_control_classes_are_fixed_by_type_and_have_the_shares_of_the_labels():
-    names = [f"w{at}" for at in range(4000)]
-    drawn = p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=3)
-    assert drawn == p.control_labels(names[::-1] + names, [2] * 10 + [0] * 70 + [1] * 20, seed=3)
-    assert drawn != p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=4)
-    shares = np.bincount([*drawn.values()]) / len(names)
+    names = [f"w{number}" for number in range(4000)]
+    classes = p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=3)
+    assert classes == p.control_labels(names[::-1] + names, [2] * 10 + [0] * 70 + [1] * 20, seed=3)
+    assert classes != p.control_labels(names, [0] * 70 + [1] * 20 + [2] * 10, seed=4)
+    shares = np.bincount([*classes.values()]) / len(names)
     assert shares == pytest.approx([0.7, 0.2, 0.1], abs=0.03)
 
 
 def test_commonest_label_of_a_type_and_of_all():
-    own, other = p.commonest_labels(["ring", "ring", "ring", "the", "a"], [1, 1, 0, 2, 2])
-    assert own == {"ring": 1, "the": 2, "a": 2}
-    assert other == 1  # ties go to the lower class
+    by_type, overall = p.commonest_labels(["ring", "ring", "ring", "the", "a"], [1, 1, 0, 2, 2])
+    assert by_type == {"ring": 1, "the": 2, "a": 2}
+    assert overall == 1  # ties go to the lower class
 
 
 def test_only_the_product_says_that_two_words_agree():
     random = generator()
     kinds = torch.randint(2, (2, 1000), generator=random)
     ends = 2.0 * kinds[..., None] - 1 + 0.3 * torch.randn(2, 1000, 7, generator=random)
-    same = (kinds[0] == kinds[1]).long()[None]
+    labels = (kinds[0] == kinds[1]).long()[None]
     axes = p.Axes.of(ends.flatten(0, 1)[None], 7)
-    one, other = axes(ends[:1]), axes(ends[1:])
-    with_product, without = p.edge_vectors(one, other), torch.cat([one, other], -1)
-    assert (p.fit(with_product, same, 2).predict(with_product)[0] == same).float().mean() > 0.99
-    assert (p.fit(without, same, 2).predict(without)[0] == same).float().mean() < 0.6
+    first, second = axes(ends[:1]), axes(ends[1:])
+    with_product, without = p.edge_vectors(first, second), torch.cat([first, second], -1)
+    assert (p.fit(with_product, labels, 2).predict(with_product)[0] == labels).float().mean() > 0.99
+    assert (p.fit(without, labels, 2).predict(without)[0] == labels).float().mean() < 0.6
     vectors = torch.zeros(1, 50, 5).index_fill_(2, torch.tensor(0), 1) * torch.arange(50)[:, None]
-    found = p.Axes.of(vectors, 3)(vectors)  # constants stay 0
-    assert (found.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
+    result = p.Axes.of(vectors, 3)(vectors)  # constants stay 0
+    assert (result.abs().amax((0, 1)) > 0).tolist() == [False, False, True]
     with pytest.raises(InputError, match="at least two, got 1"):
-        p.fit(with_product, same * 0, 1)
+        p.fit(with_product, labels * 0, 1)

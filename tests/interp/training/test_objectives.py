@@ -25,27 +25,27 @@ SOURCES = {
 }
 
 
-def drawn(source, seed=0, rows=6, row=11):
+def sample(source, seed=0, rows=6, row=11):
     return source.examples(rows, row, Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_the_same_generator_draws_the_same_rows(name):
-    one, again, other = drawn(SOURCES[name]), drawn(SOURCES[name]), drawn(SOURCES[name], 1)
-    assert torch.equal(one.tokens.ids, again.tokens.ids)
-    assert torch.equal(one.targets, again.targets)
-    assert not torch.equal(one.tokens.ids, other.tokens.ids)
-    parts = [one.part(slice(0, 2)), one.part(slice(2, 6))]
-    assert torch.equal(torch.cat([part.tokens.ids for part in parts]), one.tokens.ids)
-    assert sum(part.n_targets for part in parts) == one.n_targets
+    first, again, second = sample(SOURCES[name]), sample(SOURCES[name]), sample(SOURCES[name], 1)
+    assert torch.equal(first.tokens.ids, again.tokens.ids)
+    assert torch.equal(first.targets, again.targets)
+    assert not torch.equal(first.tokens.ids, second.tokens.ids)
+    parts = [first.part(slice(0, 2)), first.part(slice(2, 6))]
+    assert torch.equal(torch.cat([part.tokens.ids for part in parts]), first.tokens.ids)
+    assert sum(part.n_targets for part in parts) == first.n_targets
 
 
 def test_windows_predict_the_next_token_of_the_text():
-    seen = drawn(Windows(torch.arange(2, 31), [0]), rows=40, row=7)
-    assert seen.tokens.ids[:, 0].unique().tolist() == [0]
-    assert torch.equal(seen.targets[:, :-1], seen.tokens.ids[:, 1:])
-    assert torch.equal(seen.targets[:, 1:], seen.targets[:, :-1] + 1)
-    assert {int(seen.targets[:, 0].min()), int(seen.targets[:, -1].max())} == {2, 30}  # from end to end of the text
+    batch = sample(Windows(torch.arange(2, 31), [0]), rows=40, row=7)
+    assert batch.tokens.ids[:, 0].unique().tolist() == [0]
+    assert torch.equal(batch.targets[:, :-1], batch.tokens.ids[:, 1:])
+    assert torch.equal(batch.targets[:, 1:], batch.targets[:, :-1] + 1)
+    assert {int(batch.targets[:, 0].min()), int(batch.targets[:, -1].max())} == {2, 30}  # from end to end of the text
 
 
 def test_the_whole_text_is_read_once_in_rows():
@@ -55,35 +55,35 @@ def test_the_whole_text_is_read_once_in_rows():
 
 
 def test_only_what_the_first_copy_tells_is_predicted():
-    seen = drawn(Repeats(tokenizer(), 3, 6), rows=30, row=16)
-    for row, at in (seen.targets != IGNORED).nonzero().tolist():
-        ids, target = seen.tokens.ids[row].tolist(), int(seen.targets[row, at])
-        assert target == ids[at + 1]
-        assert (ids[at], target) in pairwise(ids[: at + 1])  # induction predicts it
-    assert 0.2 < (seen.targets != IGNORED).float().mean() < 0.5
+    batch = sample(Repeats(tokenizer(), 3, 6), rows=30, row=16)
+    for row, column in (batch.targets != IGNORED).nonzero().tolist():
+        ids, target = batch.tokens.ids[row].tolist(), int(batch.targets[row, column])
+        assert target == ids[column + 1]
+        assert (ids[column], target) in pairwise(ids[: column + 1])  # induction predicts it
+    assert 0.2 < (batch.targets != IGNORED).float().mean() < 0.5
 
 
 def test_hidden_tokens_are_predicted_where_they_stand():
     plain = Windows(text(20_000), [0])
-    shown, seen = (drawn(source, rows=500, row=16) for source in (plain, Masked(plain, tokenizer(), 0.2)))
-    chosen = seen.targets != IGNORED
-    assert torch.equal(seen.targets[chosen], shown.tokens.ids[chosen])
-    assert torch.equal(seen.tokens.ids[~chosen], shown.tokens.ids[~chosen])
+    clear, hidden = (sample(source, rows=500, row=16) for source in (plain, Masked(plain, tokenizer(), 0.2)))
+    chosen = hidden.targets != IGNORED
+    assert torch.equal(hidden.targets[chosen], clear.tokens.ids[chosen])
+    assert torch.equal(hidden.tokens.ids[~chosen], clear.tokens.ids[~chosen])
     assert not chosen[:, 0].any()  # <s> is not a word
     assert chosen.any(1).all()
     assert chosen[:, 1:].float().mean() == pytest.approx(0.2, abs=0.02)
-    read, was = seen.tokens.ids[chosen], shown.tokens.ids[chosen]
+    read, was = hidden.tokens.ids[chosen], clear.tokens.ids[chosen]
     assert (read == tokenizer().mask_id).float().mean() == pytest.approx(0.8, abs=0.03)
     assert (read == was).float().mean() == pytest.approx(0.1 + 0.1 / (N_WORDS + 2), abs=0.03)
-    assert drawn(Masked(Windows(torch.zeros(50, dtype=torch.long), [0]), tokenizer())).n_targets == 0  # no words
+    assert sample(Masked(Windows(torch.zeros(50, dtype=torch.long), [0]), tokenizer())).n_targets == 0  # no words
 
 
 def test_pairs_are_padded_and_padding_is_not_predicted():
-    (seen,) = Pairs([([5], [7, 6, 5, 1]), ([8, 9], [9])], start=0).every(9)
-    assert seen.tokens.mask.tolist() == [[True, False], [True, True]]
-    assert seen.decoded.ids.tolist() == [[0, 7, 6, 5], [0, 0, 0, 0]]  # the decoder reads its own output
-    assert seen.targets.tolist() == [[7, 6, 5, 1], [9, IGNORED, IGNORED, IGNORED]]
-    assert seen.n_targets == 5
+    (batch,) = Pairs([([5], [7, 6, 5, 1]), ([8, 9], [9])], start=0).every(9)
+    assert batch.tokens.mask.tolist() == [[True, False], [True, True]]
+    assert batch.decoded.ids.tolist() == [[0, 7, 6, 5], [0, 0, 0, 0]]  # the decoder reads its own output
+    assert batch.targets.tolist() == [[7, 6, 5, 1], [9, IGNORED, IGNORED, IGNORED]]
+    assert batch.n_targets == 5
 
 
 def test_a_mix_draws_rows_by_their_shares():
@@ -96,11 +96,11 @@ def test_a_mix_draws_rows_by_their_shares():
 
 MIXED = Mixed({"windows": SOURCES["windows"], "pairs": SOURCES["pairs"]})
 REFUSED = [
-    *((lambda n=n: drawn(Windows(torch.arange(n), [0]), row=7), f"the text has {n} tokens, fewer") for n in (3, 6)),
+    *((lambda n=n: sample(Windows(torch.arange(n), [0]), row=7), f"the text has {n} tokens, fewer") for n in (3, 6)),
     (lambda: Windows(text(), [0, 0, 0]).every(3), "no room beside the 3 tokens"),
     (lambda: Repeats(tokenizer(), 2, N_WORDS + 1), f"longest <= {N_WORDS}"),
     (lambda: Pairs([([1], [2]), ([1], [])], start=0), "pair 2 has an empty side"),
-    (lambda: drawn(Pairs([([1], [2, 3, 4, 5])], start=0), row=3), "a text of 4 tokens is longer than a row of 3"),
+    (lambda: sample(Pairs([([1], [2, 3, 4, 5])], start=0), row=3), "a text of 4 tokens is longer than a row of 3"),
     (lambda: MIXED.examples(4, 9, {"novels": 1.0}, Generator()), "no source 'novels' to mix: there are windows, pairs"),
     (lambda: MIXED.examples(20, 9, {}, Generator().manual_seed(0)), "pairs of texts are not mixed"),
     (lambda: Mixed({}), "expected something to learn from"),
@@ -126,10 +126,10 @@ def test_texts_are_found_below_a_directory_in_the_order_of_their_names(tmp_path)
 
 
 def test_text_is_read_plain_or_packed_and_paragraphs_are_joined(tmp_path):
-    said = "“yes”,\r\n she  said\n \n\n\t\nno"
-    (tmp_path / "a.txt").write_bytes(said.encode())
-    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(said.encode()))
-    for unwrap, expected in ((False, said.replace("\r", "")), (True, "“yes”, she said\nno")):
+    content = "“yes”,\r\n she  said\n \n\n\t\nno"
+    (tmp_path / "a.txt").write_bytes(content.encode())
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(content.encode()))
+    for unwrap, expected in ((False, content.replace("\r", "")), (True, "“yes”, she said\nno")):
         assert [*read(find(tmp_path), unwrap=unwrap)] == [Document("a", expected), Document("b", expected)]
 
 
@@ -151,7 +151,7 @@ def test_what_is_left_out_is_so_for_good(name, place):
 
 
 def documents(n: int = 5, word: str = "w1"):
-    return (Document(f"d{at}", " ".join([word, *["w2"] * at])) for at in range(n))
+    return (Document(f"d{number}", " ".join([word, *["w2"] * number])) for number in range(n))
 
 
 def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
@@ -160,9 +160,9 @@ def test_an_array_is_used_again_as_long_as_it_is_made_of_the_same(tmp_path):
     for stream in (first, tokenize(iter(()), ours, place, "five")):  # no document is reread
         assert stream.tokens.tolist()[:9] == [0, 3, 0, 3, 4, 0, 3, 4, 4]  # each document starts with the prefix
         assert (stream.tokens.dtype, stream.names[:2], stream.n_characters) == (torch.uint16, ["d0", "d1"], 40)
-    other = tokenize(documents(4, "w3"), ours, place, "four")
-    assert other.tokens.tolist() != first.tokens.tolist()
-    assert len(other.names) == 4
+    fresh = tokenize(documents(4, "w3"), ours, place, "four")
+    assert fresh.tokens.tolist() != first.tokens.tolist()
+    assert len(fresh.names) == 4
     bare = tokenize(documents(4, "w3"), ours.around((), ()), place, "four")  # another prefix means another array
     assert 0 not in bare.tokens.tolist()
 
@@ -178,7 +178,7 @@ def test_a_damaged_array_is_made_anew(tmp_path):
 
 def test_ids_beyond_two_bytes_take_four(tmp_path):
     ours = tokenizer()
-    ours.backend.add_tokens([f"x{at}" for at in range(1 << 16)])
+    ours.backend.add_tokens([f"x{number}" for number in range(1 << 16)])
     stream = tokenize([Document("a", "w1 x65000 x65535")], ours, tmp_path / "tokens", "")
     assert stream.tokens.dtype == torch.int32
     assert stream.tokens.tolist() == [0, 3, 31 + 65000, 31 + 65535]
@@ -207,12 +207,12 @@ def test_no_more_text_is_held_than_is_cut_at_once(tmp_path, monkeypatch):
 
 
 def test_a_vocabulary_is_of_the_asked_size_and_loses_no_text():
-    lines = [f"the {word} saw the {other}" for word in ("dog", "cat", "bird") for other in ("boat", "tree")] * 3
-    made = train_tokenizer(lines, 265, mask=True)
-    assert (made.d_vocab, made.prefix) == (265, (made.backend.token_to_id("<s>"),))
-    assert made.mask_id is not None
+    lines = [f"the {word} saw the {thing}" for word in ("dog", "cat", "bird") for thing in ("boat", "tree")] * 3
+    result = train_tokenizer(lines, 265, mask=True)
+    assert (result.d_vocab, result.prefix) == (265, (result.backend.token_to_id("<s>"),))
+    assert result.mask_id is not None
     for line in ("the dog saw", "naïve 😀\n\ttabs"):
-        assert made.decode(made.encode(line)) == line
+        assert result.decode(result.encode(line)) == line
     for d_vocab, message in ((256, "a d_vocab of 257, got 256"), (5000, "too short for a vocabulary of 5000")):
         with pytest.raises(InputError, match=message):
             train_tokenizer(["a few words"], d_vocab)

@@ -35,7 +35,7 @@ RATES = [
     # a phase with its own learning rate restarts the schedule; the next phase continues it
     ({"schedule": "cosine", "phases": RESTARTS}, {10: 8.0, 55: 8.0 * (0.25 + 0.75 / 2), 100: 2.0, 160: 1.0}),
     ({"schedule": "linear", "phases": RESTARTS}, {101: 4.0 * (1 - 0.75 / 60), 161: 2.0 * (1 - 0.75 / 20), 180: 0.5}),
-    ({"schedule": "inverse-square-root", "phases": RESTARTS}, {at: 4.0 * (100 / at) ** 0.5 for at in (101, 160)}),
+    ({"schedule": "inverse-square-root", "phases": RESTARTS}, {step: 4.0 * (100 / step) ** 0.5 for step in (101, 160)}),
     ({"schedule": "constant", "phases": RESTARTS}, {100: 8.0, 101: 4.0, 161: 2.0}),
 ]
 
@@ -60,7 +60,7 @@ def test_what_the_caller_set_changes_no_training(tmp_path):
     for outer in (torch.autocast("cpu", torch.bfloat16), torch.no_grad(), torch.inference_mode()):
         inside = model()
         with outer:
-            trained(tmp_path / type(outer).__name__, 4, made=inside)
+            trained(tmp_path / type(outer).__name__, 4, built=inside)
         torch.testing.assert_close(weights(inside), plain, rtol=0, atol=0)
 
 
@@ -89,12 +89,12 @@ def test_a_plan_that_cannot_be_is_refused(make, message):
         make()
 
 
-def by_hand(made: Transformer, examples, smoothing: float) -> float:
+def by_hand(model: Transformer, examples, smoothing: float) -> float:
     """The loss, from exponentials and sums alone."""
-    logits, is_target = made(examples.tokens, target=examples.decoded).detach().double(), examples.targets != IGNORED
+    logits, is_target = model(examples.tokens, target=examples.decoded).detach().double(), examples.targets != IGNORED
     logs = logits - logits.exp().sum(-1, keepdim=True).log()
-    wanted = torch.eye(logits.shape[-1])[examples.targets[is_target]] * (1 - smoothing) + smoothing / logits.shape[-1]
-    return -float((wanted * logs[is_target]).sum())
+    targets = torch.eye(logits.shape[-1])[examples.targets[is_target]] * (1 - smoothing) + smoothing / logits.shape[-1]
+    return -float((targets * logs[is_target]).sum())
 
 
 WINDOWS = Windows(text(), [0])
@@ -106,27 +106,27 @@ PAIRS = Pairs([([5, 6, 7], [7, 6, 5, 1]), ([8, 9], [9, 8, 1]), ([3, 4, 5, 6], [2
     ("config", "source"), [(DECODER, WINDOWS), (ENCODER, Masked(WINDOWS, tokenizer())), (BOTH, PAIRS)]
 )
 def test_the_loss_is_the_plain_cross_entropy(config, source, smoothing):
-    made = model(config)
+    built = model(config)
     with torch.no_grad():  # far from the uniform distribution, where smoothing has no effect
-        for weight in made.parameters():
+        for weight in built.parameters():
             weight.mul_(9)
     examples = source.examples(5, 9, torch.Generator().manual_seed(1))
     for learning, smoothed in ((True, smoothing), (False, 0.0)):
-        loss = summed_loss(made, a_plan(label_smoothing=smoothing), learning=learning)(examples)
-        assert loss.item() == pytest.approx(by_hand(made, examples, smoothed), rel=1e-5)
+        loss = summed_loss(built, a_plan(label_smoothing=smoothing), learning=learning)(examples)
+        assert loss.item() == pytest.approx(by_hand(built, examples, smoothed), rel=1e-5)
 
 
 def test_dropout_is_of_learning_alone_and_drawn_anew():
-    made, examples = model(), sources()["text"].examples(4, 9, torch.Generator().manual_seed(1))
-    learnt, seen = (summed_loss(made, a_plan(dropout=0.5), learning=learning) for learning in (True, False))
+    built, examples = model(), sources()["text"].examples(4, 9, torch.Generator().manual_seed(1))
+    learnt, fixed = (summed_loss(built, a_plan(dropout=0.5), learning=learning) for learning in (True, False))
     assert learnt(examples).item() != learnt(examples).item()
-    assert seen(examples).item() == seen(examples).item() == summed_loss(made, a_plan(), learning=True)(examples)
+    assert fixed(examples).item() == fixed(examples).item() == summed_loss(built, a_plan(), learning=True)(examples)
 
 
-def trained(out, steps=30, *, made=None, **changes) -> Transformer:
-    made = made or model()
-    train(made, sources(), plan(steps, **changes), out, save=save)
-    return made
+def trained(out, steps=30, *, built=None, **changes) -> Transformer:
+    built = built or model()
+    train(built, sources(), plan(steps, **changes), out, save=save)
+    return built
 
 
 def test_micro_batches_take_the_step_of_the_whole_batch(tmp_path):
@@ -136,19 +136,19 @@ def test_micro_batches_take_the_step_of_the_whole_batch(tmp_path):
 
 
 def test_what_is_left_can_be_loaded_and_the_curve_read(tmp_path):
-    told, made, held = [], model(), {"text": Windows(text(90), [0]).every(9)}
+    progress, built, texts = [], model(), {"text": Windows(text(90), [0]).every(9)}
     measured = {"model/size": 16.0, "model/none": math.nan}
-    more = {"held_out": held, "measures": lambda seen: measured, "tell": told.append}
-    train(made, sources(), plan(12, evaluate_every=4, sample="w1 w2"), tmp_path, save=save, **more)
-    torch.testing.assert_close(weights(load(tmp_path)), weights(made), atol=0, rtol=0)
-    assert weights(load(tmp_path / "steps" / "000004")).keys() == weights(made).keys()
+    more = {"held_out": texts, "measures": lambda _: measured, "tell": progress.append}
+    train(built, sources(), plan(12, evaluate_every=4, sample="w1 w2"), tmp_path, save=save, **more)
+    torch.testing.assert_close(weights(load(tmp_path)), weights(built), atol=0, rtol=0)
+    assert weights(load(tmp_path / "steps" / "000004")).keys() == weights(built).keys()
     lines = state.read_metrics(tmp_path)
-    assert [line["step"] for line in lines] == [4, 8, 12] == [each.step for each in told]
+    assert [line["step"] for line in lines] == [4, 8, 12] == [each.step for each in progress]
     assert lines[-1]["sample"].startswith("w1 w2")
-    expected = sum(by_hand(made, batch, 0.0) for batch in held["text"]) / sum(b.n_targets for b in held["text"])
+    expected = sum(by_hand(built, batch, 0.0) for batch in texts["text"]) / sum(b.n_targets for b in texts["text"])
     assert lines[-1]["held_out/text"] == pytest.approx(expected, rel=1e-5)
-    assert lines[-1] == lines[-1] | {"model/size": 16, "model/none": None, "loss": told[-1].loss}
-    assert not made.training
+    assert lines[-1] == lines[-1] | {"model/size": 16, "model/none": None, "loss": progress[-1].loss}
+    assert not built.training
 
 
 def test_a_report_is_of_the_steps_since_the_last(tmp_path):
@@ -162,9 +162,9 @@ def test_a_report_is_of_the_steps_since_the_last(tmp_path):
 
 def test_same_seed_same_weights_another_seed_others_and_the_callers_random_state_stays(tmp_path):
     models, before = [model() for _ in range(3)], torch.get_rng_state()
-    for at, (made, seed) in enumerate(zip(models, (0, 0, 1), strict=True)):
-        trained(tmp_path / str(at), 6, made=made, seed=seed, dropout=0.1)
+    for number, (built, seed) in enumerate(zip(models, (0, 0, 1), strict=True)):
+        trained(tmp_path / str(number), 6, built=built, seed=seed, dropout=0.1)
     assert torch.equal(torch.get_rng_state(), before)
-    one, same, other = map(weights, models)
-    torch.testing.assert_close(one, same, atol=0, rtol=0)
-    assert any(not torch.equal(one[name], weight) for name, weight in other.items())
+    first, again, different = map(weights, models)
+    torch.testing.assert_close(first, again, atol=0, rtol=0)
+    assert any(not torch.equal(first[name], weight) for name, weight in different.items())

@@ -22,13 +22,13 @@ def ours(steps=12, **changes):
     return plan(steps, **{"eps": 1e-3, "evaluate_every": 6, "snapshot_at": (), **changes})
 
 
-def together(out, how, the_plan, *, made=DECODER, rows=None, resume=False, n_processes=2, **more):
+def together(out, how, the_plan, *, config=DECODER, rows=None, resume=False, n_processes=2, **more):
     """Train in several processes; return the weights of the state they leave."""
     meeting = out.parent / f"{out.name}-{how}-{resume}-meeting"
 
     def work(rank):
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=n_processes)
-        learning = model(made, seed=rank)  # all get the first one's weights
+        learning = model(config, seed=rank)  # all get the first one's weights
         train(learning, rows or sources(), the_plan, out, save=save, parallel=how, resume=resume, **more)
         dist.barrier()
         assert not learning.training
@@ -41,42 +41,42 @@ def together(out, how, the_plan, *, made=DECODER, rows=None, resume=False, n_pro
     return weights_in(out)
 
 
-def alone(out, the_plan, *, made=DECODER, rows=None, **more):
-    learning = model(made)
+def alone(out, the_plan, *, config=DECODER, rows=None, **more):
+    learning = model(config)
     train(learning, rows or sources(), the_plan, out, save=save, **more)
     return weights(learning)
 
 
-def close(found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+def close(result, expected):
+    torch.testing.assert_close(result, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", [pytest.param("ddp", marks=pytest.mark.smoke), "fsdp"])
 def test_two_processes_take_the_steps_of_one(tmp_path, how):
-    held, clipped = {"text": Windows(torch.arange(2, 31).repeat(3), [0]).every(9)}, ours(accumulate=2, clip=0.05)
-    expected = alone(tmp_path / "one", clipped, held_out=held, measures=size)
-    close(together(tmp_path / "two", how, clipped, held_out=held, measures=size), expected)
+    texts, clipped = {"text": Windows(torch.arange(2, 31).repeat(3), [0]).every(9)}, ours(accumulate=2, clip=0.05)
+    expected = alone(tmp_path / "one", clipped, held_out=texts, measures=size)
+    close(together(tmp_path / "two", how, clipped, held_out=texts, measures=size), expected)
     close(weights(load(tmp_path / "two")), weights_in(tmp_path / "one"))
-    one, two = state.read_metrics(tmp_path / "one"), state.read_metrics(tmp_path / "two")
-    assert [line.keys() for line in one] == [line.keys() for line in two]
+    single, two = state.read_metrics(tmp_path / "one"), state.read_metrics(tmp_path / "two")
+    assert [line.keys() for line in single] == [line.keys() for line in two]
     for name in ("loss", "held_out/text", "size"):
-        assert [line[name] for line in two] == pytest.approx([line[name] for line in one], abs=1e-6)
+        assert [line[name] for line in two] == pytest.approx([line[name] for line in single], abs=1e-6)
     assert any(not torch.allclose(expected[n], w, atol=1e-5) for n, w in alone(tmp_path / "x", ours(clip=0.0)).items())
 
 
-def size(seen):
-    return {"size": sum(float(weight.detach().square().sum()) for weight in seen.parameters())}
+def size(model):
+    return {"size": sum(float(weight.detach().square().sum()) for weight in model.parameters())}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["ddp", "fsdp"])
 @pytest.mark.parametrize(
-    ("made", "rows"), [(BOTH, PAIRS), (BIASED, None)], ids=["encoder-decoder", "weights in common"]
+    ("config", "rows"), [(BOTH, PAIRS), (BIASED, None)], ids=["encoder-decoder", "weights in common"]
 )
-def test_every_kind_of_model_is_shared_out(tmp_path, how, made, rows):
+def test_every_kind_of_model_is_shared_out(tmp_path, how, config, rows):
     the_plan = ours() if rows is None else Plan((Phase(8, 6, 9),), warmup=2, eps=1e-3)
-    settings = {"the_plan": the_plan, "rows": rows, "made": made}
+    settings = {"the_plan": the_plan, "rows": rows, "config": config}
     close(together(tmp_path / "two", how, **settings), alone(tmp_path / "one", **settings))
 
 

@@ -31,21 +31,21 @@ def twelve(**changes) -> Plan:
 
 
 def go(out: Path | str, ours: Plan, *, resume: bool = False, **more) -> dict[str, torch.Tensor]:
-    made = model(seed=1 if resume else 0)  # a resumed run ignores its initial weights
-    train(made, sources(), ours, out, resume=resume, **{"save": save, **more})
-    return weights(made)
+    built = model(seed=1 if resume else 0)  # a resumed run ignores its initial weights
+    train(built, sources(), ours, out, resume=resume, **{"save": save, **more})
+    return weights(built)
 
 
 def step_in(out: Path) -> int:
     return state.read(out / state.FILE).facts["step"]
 
 
-same = partial(torch.testing.assert_close, atol=0, rtol=0)
+assert_equal = partial(torch.testing.assert_close, atol=0, rtol=0)
 
 
 def goes_on(parts: Path, ours: Plan, **more) -> None:
     """Assert that the run stopped in `parts` ends like one that never stopped, and leaves nothing half-written."""
-    same(go(parts, ours, resume=True, **more), go(parts.with_name("whole"), ours))
+    assert_equal(go(parts, ours, resume=True, **more), go(parts.with_name("whole"), ours))
     assert not leftovers(parts)
 
 
@@ -83,7 +83,7 @@ def test_an_interruption_keeps_the_step_that_it_ends_and_loses_nothing(tmp_path,
         go(parts, ours, tell=lambda progress: signal.raise_signal(number))
     step = step_in(parts)
     assert 0 < step < 12
-    same(weights(load(parts / "steps" / f"{step:06d}")), weights_in(parts))
+    assert_equal(weights(load(parts / "steps" / f"{step:06d}")), weights_in(parts))
     goes_on(parts, ours)
 
 
@@ -134,7 +134,7 @@ def test_a_state_that_does_not_fit_leaves_the_one_before(tmp_path, limit):
         go(tmp_path / "parts", ours, tell=lambda progress: limit(size - 100) if progress.step == 4 else None)
     limit(resource.RLIM_INFINITY)
 
-    def full(made, directory):
+    def full(model, directory):
         (directory / "config.json").write_text("{")
         raise OSError(28, "No space left on device")
 
@@ -147,7 +147,7 @@ def test_a_state_that_does_not_fit_leaves_the_one_before(tmp_path, limit):
 def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
     ours, place = twelve(), tmp_path / "parts" / state.METRICS
 
-    def fill(seen):
+    def fill(model):
         if size := place.stat().st_size:  # the second line fits partly
             limit(size + 20)
         return {}
@@ -161,9 +161,9 @@ def test_metrics_that_do_not_fit_stay_whole(tmp_path, limit):
 
 
 def test_a_loss_that_is_not_finite_stops_at_the_last_good_state(tmp_path):
-    def break_it(seen):
+    def break_it(model):
         with torch.no_grad():
-            seen.last.embed.token.weight[3:].fill_(math.nan)
+            model.last.embed.token.weight[3:].fill_(math.nan)
         return {}
 
     ours = twelve(evaluate_every=5)
@@ -187,14 +187,14 @@ def test_another_plan_or_other_data_is_not_gone_on_with(tmp_path):
 
 def test_a_directory_in_use_is_left_alone_and_another_architecture_refused(tmp_path):
     assert "nothing to resume" in refusal(go, tmp_path, SHORT, resume=True)
-    same(go(str(tmp_path), SHORT), weights_in(tmp_path))  # a directory may be a string
+    assert_equal(go(str(tmp_path), SHORT), weights_in(tmp_path))  # a directory may be a string
     before = (tmp_path / "model.safetensors").read_bytes()
-    same(go(tmp_path, SHORT, resume=True), weights_in(tmp_path))  # a finished run stays unchanged
+    assert_equal(go(tmp_path, SHORT, resume=True), weights_in(tmp_path))  # a finished run stays unchanged
     assert (tmp_path / "model.safetensors").read_bytes() == before
     for n_layers in (3, 1):
-        other = model(replace(DECODER, decoder=replace(DECODER.decoder, n_layers=n_layers)))
+        variant = model(replace(DECODER, decoder=replace(DECODER.decoder, n_layers=n_layers)))
         with pytest.raises(InputError, match=r"the state belongs to another architecture: .*absent"):
-            train(other, sources(), SHORT, tmp_path, save=save, resume=True)
+            train(variant, sources(), SHORT, tmp_path, save=save, resume=True)
     for name in (state.FILE, "config.json"):  # a run's file; any model's file
         assert "holds a run or a model already" in refusal(go, tmp_path, SHORT)
         (tmp_path / name).unlink()
@@ -205,14 +205,14 @@ def test_a_damaged_state_is_refused_by_name_with_what_is_good(tmp_path):
     go(tmp_path, SHORT)
     whole = place.read_bytes()
     with safe_open(place, framework="pt") as file:
-        about, tensors = file.metadata(), {x: file.get_tensor(x).clone() for x in file.keys()}  # noqa: SIM118
-    another_step = about["facts"].replace('"step": 4', '"step": 1000000000')
+        record, tensors = file.metadata(), {x: file.get_tensor(x).clone() for x in file.keys()}  # noqa: SIM118
+    another_step = record["facts"].replace('"step": 4', '"step": 1000000000')
     without = {name: value for name, value in tensors.items() if name != MOMENT}
     for damage, message in (
-        (lambda: save_file(without, place, about), f"{MOMENT} has changed since"),
-        (lambda: save_file({**tensors, MOMENT: tensors[MOMENT].half()}, place, about), f"{MOMENT} has changed since"),
-        (lambda: save_file({**tensors, MOMENT: tensors[MOMENT] + 1}, place, about), f"{MOMENT} has changed since"),
-        (lambda: save_file(tensors, place, {**about, "facts": another_step}), "its record has changed since"),
+        (lambda: save_file(without, place, record), f"{MOMENT} has changed since"),
+        (lambda: save_file({**tensors, MOMENT: tensors[MOMENT].half()}, place, record), f"{MOMENT} has changed since"),
+        (lambda: save_file({**tensors, MOMENT: tensors[MOMENT] + 1}, place, record), f"{MOMENT} has changed since"),
+        (lambda: save_file(tensors, place, {**record, "facts": another_step}), "its record has changed since"),
         (lambda: place.write_bytes(whole[:-100]), ""),
     ):
         damage()

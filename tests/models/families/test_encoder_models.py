@@ -18,8 +18,8 @@ from models.families.target_ids import with_generation
 
 @pytest.mark.parametrize(("distance", "source", "target"), [(5, 15, 7), (5, 7, 60), (8, 9, 7), (16, 7, 17)])
 def test_distances_have_no_bucket_where_theirs_have_none(distance, source, target, tmp_path):
-    few = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": distance}
-    pair = make_pair(variant("t5", **few, length=8), torch.float64, tmp_path)
+    buckets = {"relative_attention_num_buckets": 32, "relative_attention_max_distance": distance}
+    pair = make_pair(variant("t5", **buckets, length=8), torch.float64, tmp_path)
     assert pair.deviation() < 1e-10  # of short texts
     batches = [TokenBatch.from_rows(pair.texts(length)) for length in (source, target)]
     with pytest.raises(IndexError):
@@ -30,10 +30,10 @@ def test_distances_have_no_bucket_where_theirs_have_none(distance, source, targe
 
 def same_texts(ours: torch.Tensor, theirs: torch.Tensor, ends: set[int]) -> None:
     """Assert equality up to each text's end; what follows is padding, which is up to them."""
-    for one, other in zip(ours.tolist(), theirs.tolist(), strict=True):
-        length = next((place + 1 for place, id in enumerate(other) if place and id in ends), len(other))
-        assert one[:length] == other[:length]
-        assert {*one[length:]} <= ends
+    for first, second in zip(ours.tolist(), theirs.tolist(), strict=True):
+        length = next((place + 1 for place, id in enumerate(second) if place and id in ends), len(second))
+        assert first[:length] == second[:length]
+        assert {*first[length:]} <= ends
 
 
 WRITTEN = {
@@ -65,9 +65,9 @@ def test_texts_begin_and_end_as_theirs_do(described, tmp_path):
 
 def test_generation_config_counts_where_there_is_one():
     raw = {"decoder_start_token_id": 3, "eos_token_id": 4, "forced_eos_token_id": 4}
-    counted = with_generation(raw, {"eos_token_id": 5})
-    assert (counted["decoder_start_token_id"], counted["eos_token_id"]) == (3, 5)
-    assert {counted["forced_bos_token_id"], counted["forced_eos_token_id"], counted.get("bad_words_ids")} == {None}
+    config = with_generation(raw, {"eos_token_id": 5})
+    assert (config["decoder_start_token_id"], config["eos_token_id"]) == (3, 5)
+    assert {config["forced_bos_token_id"], config["forced_eos_token_id"], config.get("bad_words_ids")} == {None}
     assert with_generation(raw, {"decoder_start_token_id": 0})["decoder_start_token_id"] == 0
 
 

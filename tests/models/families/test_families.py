@@ -114,10 +114,10 @@ def test_generated_text_is_theirs(pair):
     if pair.ours.output is None or pair.ours.config.decoder is None:
         pytest.skip("no decoder with an output layer")
     variant, n_ctx = pair.variant, pair.ours.config.n_ctx
-    length = variant.length if pair.both else min(variant.length, n_ctx - variant.new_tokens)
+    length = variant.length if pair.has_two_stacks else min(variant.length, n_ctx - variant.new_tokens)
     ids = torch.tensor(pair.texts(length, length))
     # no id ends or pads, so all texts have full length
-    start = {"decoder_start_token_id": pair.ours.config.target_start} if pair.both else {}
+    start = {"decoder_start_token_id": pair.ours.config.target_start} if pair.has_two_stacks else {}
     settings = transformers.GenerationConfig(max_new_tokens=variant.new_tokens, do_sample=False, **start)
     pair.theirs.generation_config = settings
     with softmax_of_the_same_precision(), torch.no_grad():
@@ -130,13 +130,13 @@ def test_wrapped_in_memory_it_is_what_it_is_loaded_from_files(pair):
     assert copied.config == shared.config == pair.ours.config
     assert copied.shares.copied == 1
     for name, weight in pair.ours.named_parameters():
-        for other in (copied, shared):
-            assert torch.equal(other.get_parameter(name), weight), name
+        for wrapped in (copied, shared):
+            assert torch.equal(wrapped.get_parameter(name), weight), name
         assert copied.get_parameter(name).stride() == weight.stride(), name
     theirs = {each.untyped_storage().data_ptr() for each in pair.theirs.state_dict().values()}
     for share in shared.shares.parameters:  # exactly what should be shared is
-        here = shared.get_parameter(share.parameter).untyped_storage().data_ptr()
-        assert (here in theirs) is share.shared, share
+        address = shared.get_parameter(share.parameter).untyped_storage().data_ptr()
+        assert (address in theirs) is share.shared, share
     assert {share.parameter for share in shared.shares.parameters} == {*dict(shared.named_parameters())}
 
 
@@ -165,7 +165,7 @@ def test_fields_that_nothing_reads_are_refused_or_change_nothing(pair, tmp_path)
     family.reads(fields)
     read = fields.names_read | family.only.keys() | STRUCTURAL
     unread = {key: value for key, value in raw.items() if key not in read}
-    changed = {key: other(value) for key, value in unread.items() if isinstance(value, int | float)}
+    changed = {key: other_value(value) for key, value in unread.items() if isinstance(value, int | float)}
     assert changed
     different = pair.variant.build(torch.float64, **changed)
     different.load_state_dict(pair.theirs.state_dict())
@@ -189,11 +189,11 @@ def gradients_as_ours(pair: Pair, directory: Path) -> dict[str, Tensor]:
         for weight, trained in zip(shell.parameters(), pair.theirs.parameters(), strict=True):
             weight.copy_(torch.zeros_like(weight) if trained.grad is None else trained.grad)
     shell.save_pretrained(directory)
-    found = load(directory, dtype=pair.theirs.dtype).named_parameters()
-    return {name: value.detach() for name, value in found if not (value == _NO_GRADIENT).any()}
+    weights = load(directory, dtype=pair.theirs.dtype).named_parameters()
+    return {name: value.detach() for name, value in weights if not (value == _NO_GRADIENT).any()}
 
 
-def other(value: bool | float) -> bool | float:
+def other_value(value: bool | float) -> bool | float:
     """Another value of the same kind."""
     if isinstance(value, bool):
         return not value

@@ -106,14 +106,14 @@ REFUSED = [
 ]
 
 
-def written(family: str, changed: dict, directory: Path) -> Path:
+def write_variant(family: str, changed: dict, directory: Path) -> Path:
     variant(family, **changed).build(torch.float32).save_pretrained(directory)
     return directory
 
 
 @pytest.mark.parametrize(("family", "changed", "change"), ALIKE)
 def test_other_files_of_a_model_load_as_it(family, changed, change, tmp_path):
-    model = load(written(family, changed, tmp_path))
+    model = load(write_variant(family, changed, tmp_path))
     change(tmp_path)
     again = load(tmp_path)
     assert again.config == model.config
@@ -121,14 +121,14 @@ def test_other_files_of_a_model_load_as_it(family, changed, change, tmp_path):
 
 
 def test_a_bias_of_logits_that_a_file_lacks_is_zero(tmp_path):
-    assert load(written("bart", {}, tmp_path)).output.bias.count_nonzero()
+    assert load(write_variant("bart", {}, tmp_path)).output.bias.count_nonzero()
     change_tensors(tmp_path, lambda stored: {name: stored[name] for name in stored if name != "final_logits_bias"})
     assert not load(tmp_path).output.bias.count_nonzero()
 
 
 @pytest.mark.parametrize(("family", "change", "message"), REFUSED)
 def test_files_that_contradict_themselves_are_refused(family, change, message, tmp_path):
-    change(written(family, {}, tmp_path))
+    change(write_variant(family, {}, tmp_path))
     assert re.search(message, refusal(load, tmp_path))
 
 

@@ -59,6 +59,6 @@ def test_another_users_cache_and_a_file_just_written_are_not_relied_on(
     with monkeypatch.context() as patch:
         patch.setattr(os, "geteuid", lambda: -1)
         assert [files_digest([file]), n_read()] == [digest, 2]
-    (other := tmp_path / "b").write_bytes(b"0123456789")
+    (second := tmp_path / "b").write_bytes(b"0123456789")
     monkeypatch.setattr(model_files, "SETTLED", 10**15)
-    assert [files_digest([other]), files_digest([other]), n_read()] == [digest, digest, 4]
+    assert [files_digest([second]), files_digest([second]), n_read()] == [digest, digest, 4]

@@ -40,9 +40,9 @@ def test_shards_load_as_one_file_does(tmp_path):
     theirs.save_pretrained(tmp_path / "one")
     theirs.save_pretrained(tmp_path / "many", max_shard_size="40KB")
     assert len(list((tmp_path / "many").glob("*.safetensors"))) > 2
-    one, many = load(tmp_path / "one"), load(tmp_path / "many")
-    assert one.config == many.config
-    assert_close(one.state_dict(), many.state_dict(), atol=0, rtol=0)
+    single, many = load(tmp_path / "one"), load(tmp_path / "many")
+    assert single.config == many.config
+    assert_close(single.state_dict(), many.state_dict(), atol=0, rtol=0)
 
 
 def test_loading_draws_no_random_numbers_and_leaves_nothing_unset(gpt2):
@@ -110,13 +110,13 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(size, gpt2, tmp_path):
 def test_a_model_of_no_family_is_saved_in_one_that_can_say_it(tmp_path):
     build("llama").save_pretrained(tmp_path / "theirs")
     loaded = load(tmp_path / "theirs")
-    made = Transformer(loaded.config)
-    made.load_state_dict(loaded.state_dict())
-    assert made.family is None
-    save(made, tmp_path / "ours")
+    built = Transformer(loaded.config)
+    built.load_state_dict(loaded.state_dict())
+    assert built.family is None
+    save(built, tmp_path / "ours")
     assert load(tmp_path / "ours").family == "llama"
-    made.family = "gpt2"  # changed after loading
-    save(made, tmp_path / "ours")
+    built.family = "gpt2"  # changed after loading
+    save(built, tmp_path / "ours")
     assert load(tmp_path / "ours").family == "llama"
 
 

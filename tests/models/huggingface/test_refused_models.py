@@ -43,7 +43,7 @@ def rope(theta: float) -> Change:
     return fields(rope_parameters={"rope_type": "default", "rope_theta": theta})
 
 
-def written(name: str, content: str | bytes) -> Change:
+def write_file(name: str, content: str | bytes) -> Change:
     content = content if isinstance(content, bytes) else content.encode(errors="surrogateescape")
     return lambda directory: (directory / name).write_bytes(content)
 
@@ -81,12 +81,12 @@ NO_TOKENIZERS = ["", "{}", '{"model": {"type": "Nothing"}}', "[" * 100_000, "9" 
 CODE = {"auto_map": {"AutoModel": "modeling_x.X"}}
 REFUSED: list[tuple[Change, str]] = [
     (lambda directory: (directory / "config.json").unlink(), "no config.json"),
-    (written("config.json", "{"), "config.json is not readable as JSON"),
-    (written("config.json", "[" * 100_000), "config.json is not readable as JSON"),
-    (written("config.json", "9" * 5_000), "config.json"),
-    (written("config.json", "\udcff"), "config.json"),
-    (written("config.json", "[]"), "must hold a JSON object"),
-    (written("config.json", "{}"), "lacks 'model_type'"),
+    (write_file("config.json", "{"), "config.json is not readable as JSON"),
+    (write_file("config.json", "[" * 100_000), "config.json is not readable as JSON"),
+    (write_file("config.json", "9" * 5_000), "config.json"),
+    (write_file("config.json", "\udcff"), "config.json"),
+    (write_file("config.json", "[]"), "must hold a JSON object"),
+    (write_file("config.json", "{}"), "lacks 'model_type'"),
     (fields(model_type="mamba"), "'mamba' is not one of "),
     (fields(model_type="llama4"), '(the nearest is llama); the name "lens:'),
     (fields(is_encoder_decoder=True), "is_encoder_decoder True"),
@@ -102,7 +102,7 @@ REFUSED: list[tuple[Change, str]] = [
     (fields(num_hidden_layers=10**12), "num_hidden_layers must be a whole number to 16,777,216"),
     (fields(hidden_act="x" * 10_000), "x...(10,0"),
     *((cut(keep), "damaged or cut short") for keep in (0, 4, 200, -1)),
-    (written(WEIGHTS, b"PK\x03\x04 a pickle in a zip" * 100), "damaged or cut short"),
+    (write_file(WEIGHTS, b"PK\x03\x04 a pickle in a zip" * 100), "damaged or cut short"),
     (number(Q_PROJ, math.nan), "layers.1.self_attn.q_proj.weight: it holds NaN"),
     (number(Q_PROJ, -math.inf), "layers.1.self_attn.q_proj.weight: it holds infinite"),
     (number("model.norm.weight", math.inf), "norm.weight: it holds infinite"),
@@ -110,7 +110,7 @@ REFUSED: list[tuple[Change, str]] = [
     (index(a="x" * 5_000), "name too long"),
     (index(), "weight_map"),
     (pickles, "but pytorch_model-00001-of-00002.bin, weights.pt; pickled weights"),
-    *((written("tokenizer.json", content), "not readable as a tokenizer") for content in NO_TOKENIZERS),
+    *((write_file("tokenizer.json", content), "not readable as a tokenizer") for content in NO_TOKENIZERS),
     (foreign_tokenizer, "ids up to 23, but the embedding has 23 rows"),
 ]
 

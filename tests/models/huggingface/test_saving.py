@@ -46,8 +46,8 @@ def test_a_save_that_is_stopped_anywhere_leaves_one_of_the_two_models(calls, sto
             save(second, tmp_path / "model")
         except (KeyboardInterrupt, InputError):
             assert len(times) > calls
-    left = logits(load(tmp_path / "model"))
-    assert any(torch.equal(left, logits(model)) for model in (first, second))
+    result = logits(load(tmp_path / "model"))
+    assert any(torch.equal(result, logits(model)) for model in (first, second))
     assert os.listdir(tmp_path) == ["model"]
 
 

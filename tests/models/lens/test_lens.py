@@ -67,20 +67,20 @@ DELEGATED = {"bert": "attn", "headless": "attn", "t5": "attn cross_attn", "bart"
 def directories(tmp_path_factory) -> dict[str, Path]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    made = {name: tmp_path_factory.mktemp(name) for name in MADE}
+    folders = {name: tmp_path_factory.mktemp(name) for name in MADE}
     backend = word_level(*(f"w{id}" for id in range(D_VOCAB)))
-    for name, directory in made.items():
+    for name, directory in folders.items():
         described = variant({"headless": "bert"}.get(name, name), **CHANGES.get(name, {}))
         described.build(torch.float32).save_pretrained(directory)
         backend.save(str(directory / "tokenizer.json"))
-    return made
+    return folders
 
 
 @pytest.fixture(scope="module")
-def both(directories):
+def pair_of(directories):
     """Each model, loaded once as ours and once as TransformerLens's."""
-    named = lambda name, dtype: [load(f"{by}{directories[name]}", dtype=dtype) for by in ("", "lens:")]  # noqa: E731
-    return cache(lambda name, dtype=torch.float32: named(name, dtype))
+    opened = lambda name, dtype: [load(f"{by}{directories[name]}", dtype=dtype) for by in ("", "lens:")]  # noqa: E731
+    return cache(lambda name, dtype=torch.float32: opened(name, dtype))
 
 
 def texts(model, side="right", seed=0) -> dict:
@@ -88,34 +88,34 @@ def texts(model, side="right", seed=0) -> dict:
     generator = torch.Generator().manual_seed(seed)
 
     def rows(*lengths: int) -> TokenBatch:
-        drawn = [torch.randint(4, D_VOCAB, (n,), generator=generator).tolist() for n in lengths]
-        return TokenBatch.from_rows(drawn, side=side)
+        ids = [torch.randint(4, D_VOCAB, (n,), generator=generator).tolist() for n in lengths]
+        return TokenBatch.from_rows(ids, side=side)
 
     return {"tokens": rows(7, 4, 6)} | ({"target": rows(5, 6, 3)} if len(model.config.stacks) > 1 else {})
 
 
-def real(site: str, value: torch.Tensor, given: dict) -> torch.Tensor:
+def real(site: str, value: torch.Tensor, inputs: dict) -> torch.Tensor:
     """The part of a value that padding does not affect."""
-    own = given.get("target", given["tokens"]) if site.startswith(("decoder", "logits")) else given["tokens"]
+    batch = inputs.get("target", inputs["tokens"]) if site.startswith(("decoder", "logits")) else inputs["tokens"]
     if site.endswith((".scores", ".pattern")):
-        return value.transpose(1, 2)[own.mask]
-    return value[given["tokens"].mask if site.endswith(("cross_attn.k", "cross_attn.v")) else own.mask]
+        return value.transpose(1, 2)[batch.mask]
+    return value[inputs["tokens"].mask if site.endswith(("cross_attn.k", "cross_attn.v")) else batch.mask]
 
 
 @pytest.mark.parametrize("side", ["right", pytest.param("left", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", MADE)
-def test_every_site_has_our_value_and_is_there_if_the_bridge_computes_it(both, name, side):
-    ours, theirs = both(name)
-    given = texts(ours, side)
+def test_every_site_has_our_value_and_is_there_if_the_bridge_computes_it(pair_of, name, side):
+    ours, theirs = pair_of(name)
+    inputs = texts(ours, side)
     if side not in theirs.padding:
         with pytest.raises(InputError, match="texts are padded on the left: pad on the right"):
-            run(theirs, **given)
+            run(theirs, **inputs)
         assert name == "bart"  # learned positions count columns
         return
     shared = [*sites(theirs)]
-    one, other = run(ours, capture=shared, **given), run(theirs, capture=shared, **given)
+    first, second = run(ours, capture=shared, **inputs), run(theirs, capture=shared, **inputs)
     for site in shared:
-        close(real(site, other[site], given), real(site, one[site], given), 1e-5)
+        close(real(site, second[site], inputs), real(site, first[site], inputs), 1e-5)
         assert sites(theirs)[site].axes == sites(ours)[site].axes
     scores = {f"{part}.scores" for part in DELEGATED.get(name, "").split()}  # the bridge has no value of them
     lacking = {site.split(".", 2)[2] for site in sites_of(ours.config).keys() - sites(theirs).keys()}
@@ -125,14 +125,14 @@ def test_every_site_has_our_value_and_is_there_if_the_bridge_computes_it(both, n
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_every_edit_has_our_effect(both, name):
-    ours, theirs = both(name, torch.float64)
-    given = texts(ours)
+def test_every_edit_has_our_effect(pair_of, name):
+    ours, theirs = pair_of(name, torch.float64)
+    inputs = texts(ours)
     last = f"{[*ours.config.stacks][-1]}.resid_final"
     for site, place in theirs.places.items():
         if not place.changeable:
             with pytest.raises(InputError, match=f"{site} can be read in this model but not changed"):
-                run(theirs, edit={site: scale(0.5)}, **given)
+                run(theirs, edit={site: scale(0.5)}, **inputs)
             assert sites(theirs)[site].meaning.endswith("can only be read")
             continue
         if site.endswith(".scores"):
@@ -141,39 +141,39 @@ def test_every_edit_has_our_effect(both, name):
             change = zero(head=1) if site.endswith(".1.attn.k") else scale(0.3)
             change = set_to(0.2, head=1) if site.endswith(".pattern") else change
         edit = {site: change}
-        one, other = run(ours, edit=edit, capture=last, **given), run(theirs, edit=edit, capture=last, **given)
-        assert_close(real(last, other[last], given), real(last, one[last], given), rtol=1e-4, atol=1e-5, msg=site)
-        assert not torch.equal(one[last], run(ours, capture=last, **given)[last]), site
+        first, second = run(ours, edit=edit, capture=last, **inputs), run(theirs, edit=edit, capture=last, **inputs)
+        assert_close(real(last, second[last], inputs), real(last, first[last], inputs), rtol=1e-4, atol=1e-5, msg=site)
+        assert not torch.equal(first[last], run(ours, capture=last, **inputs)[last]), site
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "t5"])
-def test_gradients_are_ours(both, name):
-    site = f"{[*both(name)[0].config.stacks][-1]}.0.attn.z"
+def test_gradients_are_ours(pair_of, name):
+    site = f"{[*pair_of(name)[0].config.stacks][-1]}.0.attn.z"
     gradients = []
-    for model in both(name):
-        given = texts(model)
-        out = run(model, capture=site, grad=True, **given)
-        gradients.append(torch.autograd.grad(real("logits", out.logits, given).square().sum(), out[site])[0])
+    for model in pair_of(name):
+        inputs = texts(model)
+        out = run(model, capture=site, grad=True, **inputs)
+        gradients.append(torch.autograd.grad(real("logits", out.logits, inputs).square().sum(), out[site])[0])
     close(gradients[1], gradients[0], 1e-5)
 
 
-def test_an_edit_that_fails_leaves_no_hook(both):
-    _, theirs = both("gpt2")
-    given = texts(theirs)
-    before = run(theirs, **given).logits
+def test_an_edit_that_fails_leaves_no_hook(pair_of):
+    _, theirs = pair_of("gpt2")
+    inputs = texts(theirs)
+    before = run(theirs, **inputs).logits
 
     def fail(value):
         raise InputError("no")
 
     for function, message in ((fail, ": no"), (lambda value: torch.stack([value, value]), " adds an axis, which")):
         with pytest.raises(InputError, match=f"^the edit of decoder.1.attn.z{message}"):
-            run(theirs, edit={"decoder.1.attn.z": function}, **given)
+            run(theirs, edit={"decoder.1.attn.z": function}, **inputs)
     assert not any(point.fwd_hooks for point in theirs.bridge.hook_dict.values())
-    assert torch.equal(run(theirs, **given).logits, before)
+    assert torch.equal(run(theirs, **inputs).logits, before)
 
 
-def test_threads_do_not_disturb_each_other(both):
-    _, theirs = both("gpt2")
+def test_threads_do_not_disturb_each_other(pair_of):
+    _, theirs = pair_of("gpt2")
     edits = [{f"decoder.{layer}.attn.z": zero(head=head)} for layer in range(2) for head in range(3)]
 
     def logits(edit: dict) -> torch.Tensor:
@@ -181,15 +181,15 @@ def test_threads_do_not_disturb_each_other(both):
 
     with ThreadPoolExecutor(len(edits)) as threads:
         together = [*threads.map(logits, edits)]
-    assert all(torch.equal(one, other) for one, other in zip(map(logits, edits), together, strict=True))
+    assert all(torch.equal(first, second) for first, second in zip(map(logits, edits), together, strict=True))
 
 
 @pytest.mark.parametrize(
     ("name", "stack", "attention", "site"),
     [("gpt2", None, "self", "resid_post"), ("t5", "encoder", "self", "z"), ("t5", None, "cross", "z")],
 )
-def test_sweeps_are_ours(both, name, stack, attention, site):
-    ours, theirs = both(name)
+def test_sweeps_are_ours(pair_of, name, stack, attention, site):
+    ours, theirs = pair_of(name)
     clean = torch.randint(4, D_VOCAB, (3, 5), generator=torch.Generator().manual_seed(2))
     corrupt = clean.clone()
     corrupt[:, 2] = (clean[:, 2] + 1) % D_VOCAB
@@ -206,40 +206,40 @@ def test_sweeps_are_ours(both, name, stack, attention, site):
     assert_close(effect(sweep, theirs), effect(sweep_by_forward, theirs), rtol=0, atol=0, equal_nan=True)
 
 
-def test_knock_outs_are_ours(both):
-    ours, theirs = both("llama")
+def test_knock_outs_are_ours(pair_of):
+    ours, theirs = pair_of("llama")
     ids = texts(ours)["tokens"].ids[:1]
     claim = Claim(0, torch.tensor([3, 5]), torch.arange(7) == torch.tensor([[1], [2]]))
-    one, other = knock_out(ours, ids, [claim]), knock_out(theirs, ids, [claim])
-    assert_close(other, one, rtol=1e-4, atol=1e-5)
-    assert_close(other, knock_out_by_forward(theirs, ids, [claim]), rtol=0, atol=0)
+    first, second = knock_out(ours, ids, [claim]), knock_out(theirs, ids, [claim])
+    assert_close(second, first, rtol=1e-4, atol=1e-5)
+    assert_close(second, knock_out_by_forward(theirs, ids, [claim]), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "t5"])
-def test_it_writes_as_ours_does(both, name):
-    ours, theirs = both(name)
+def test_it_writes_as_ours_does(pair_of, name):
+    ours, theirs = pair_of(name)
     prompt = texts(ours)["tokens"].ids[:1]
     for temperature in (0.0, 1.0):
-        one, other = (generate(model, prompt, 6, temperature=temperature).ids for model in (ours, theirs))
-        assert torch.equal(one, other)
+        first, second = (generate(model, prompt, 6, temperature=temperature).ids for model in (ours, theirs))
+        assert torch.equal(first, second)
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_a_pass_ends_with_the_last_site_that_is_wanted(both, name):
-    _, theirs = both(name)
-    given = texts(theirs)
+def test_a_pass_ends_with_the_last_site_that_is_wanted(pair_of, name):
+    _, theirs = pair_of(name)
+    inputs = texts(theirs)
     hooks = theirs.bridge.hook_dict
     before = {name: len(point.fwd_hooks) for name, point in hooks.items()}
     for stack in theirs.config.stacks:
-        wanted, after = f"{stack}.*.attn.pattern", f"{stack}.resid_final"
+        pattern, after = f"{stack}.*.attn.pattern", f"{stack}.resid_final"
         passed = []
         point = hooks[theirs.places[after].hook]
         point.add_hook(lambda value, hook, passed=passed: passed.append(1))
         try:
             for grad in (False, True):
-                out = run(theirs, until=wanted, grad=grad, **given)
+                out = run(theirs, until=pattern, grad=grad, **inputs)
                 assert not passed
-                whole = run(theirs, capture=wanted, grad=grad, **given)
+                whole = run(theirs, capture=pattern, grad=grad, **inputs)
                 assert passed.pop()
                 assert_close(out.activations, whole.activations, rtol=0, atol=0)
         finally:
@@ -250,24 +250,24 @@ def test_a_pass_ends_with_the_last_site_that_is_wanted(both, name):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert"])
-def test_the_untrained_model_beside_it_is_ours(both, name):
-    ours, theirs = both(name)
-    given = texts(ours)
+def test_the_untrained_model_beside_it_is_ours(pair_of, name):
+    ours, theirs = pair_of(name)
+    inputs = texts(ours)
     site = f"{next(iter(ours.config.stacks))}.resid_final"
-    one, other = (run(untrained(model, 3), capture=site, **given)[site] for model in (ours, theirs))
-    assert_close(other, one, rtol=0, atol=0)
+    first, second = (run(untrained(model, 3), capture=site, **inputs)[site] for model in (ours, theirs))
+    assert_close(second, first, rtol=0, atol=0)
 
 
-def test_measures_of_heads_are_ours(both):
-    text = [AnnotatedText.plain(" ".join(f"w{4 + (3 * at + at * at) % 17}" for at in range(9)), "d")] * 3
-    one, other = (position.measure(model, text).drop(columns=["p", "q"]) for model in both("gpt2"))
-    assert one[[name for name in one if name.startswith("norm_")]].isna().to_numpy().all()
-    pd.testing.assert_frame_equal(other, one, rtol=1e-3, atol=1e-3)
+def test_measures_of_heads_are_ours(pair_of):
+    text = [AnnotatedText.plain(" ".join(f"w{4 + (3 * n + n * n) % 17}" for n in range(9)), "d")] * 3
+    first, second = (position.measure(model, text).drop(columns=["p", "q"]) for model in pair_of("gpt2"))
+    assert first[[name for name in first if name.startswith("norm_")]].isna().to_numpy().all()
+    pd.testing.assert_frame_equal(second, first, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-def test_our_model_as_a_bridge_has_our_logits(both, name):
-    ours, _ = both(name)
+def test_our_model_as_a_bridge_has_our_logits(pair_of, name):
+    ours, _ = pair_of(name)
     bridge, changed, ids = lens.to_lens(ours), load(ours.source), texts(ours)["tokens"].ids[:1]
     with torch.no_grad():
         assert_close(bridge(ids), run(ours, ids).logits, rtol=1e-5, atol=1e-5)
@@ -277,8 +277,8 @@ def test_our_model_as_a_bridge_has_our_logits(both, name):
         assert_close(bridge(ids), run(changed, ids).logits, rtol=1e-4, atol=1e-4)
 
 
-def test_a_bridge_that_a_user_has_can_be_wrapped(both):
-    ours, _ = both("llama")
+def test_a_bridge_that_a_user_has_can_be_wrapped(pair_of):
+    ours, _ = pair_of("llama")
     model = lens.wrap(lens.to_lens(ours), ours.tokenizer)
     assert_close(run(model, "w5 w6 w7").logits, run(ours, "w5 w6 w7").logits, rtol=1e-5, atol=1e-5)
     bridge = lens.to_lens(ours)
@@ -288,8 +288,8 @@ def test_a_bridge_that_a_user_has_can_be_wrapped(both):
     assert "compatibility mode" in refusal(lens.wrap, bridge)
 
 
-def test_what_a_bridge_cannot_do_is_refused(both, tmp_path):
-    _, theirs = both("gpt2")
+def test_what_a_bridge_cannot_do_is_refused(pair_of, tmp_path):
+    _, theirs = pair_of("gpt2")
     ids = texts(theirs)["tokens"].ids[:1]
     for message in (refusal(logit_lens, theirs, ids), refusal(with_parts, theirs, "this")):
         assert re.search("as a whole.*sweep_by_forward", message)
@@ -302,8 +302,8 @@ def test_what_a_bridge_cannot_do_is_refused(both, tmp_path):
 def test_a_name_that_cannot_be_opened_is_refused(monkeypatch, directories, tmp_path):
     assert "no model directory" in refusal(load, f"lens:{tmp_path / 'nowhere'}")
     assert "expected no quantize" in refusal(load, "lens:default", quantize="int8")
-    found = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lens" in name else found(name, *more))
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if "lens" in name else find(name, *more))
     message = refusal(load, f"lens:{directories['gpt2']}")
     assert message == 'TransformerLens is not installed: pip install "interp[lens]"'
 
@@ -344,8 +344,8 @@ def test_weights_that_are_none_are_named(directories, tmp_path):
 @pytest.mark.slow
 def test_libraries_are_not_heard_while_they_load():
     """In a new process, without earlier imports: what other libraries miss does not concern our user."""
-    asked = "import models; models.load('lens:default')"
-    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    code = "import models; models.load('lens:default')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout + done.stderr == ""
 
 
@@ -369,13 +369,13 @@ def test_what_changes_a_bridge_changes_its_fingerprint(directories, tmp_path):
     plain, rope = loaded(), {"rope_theta": 7.0, "rope_type": "default"}
     assert fingerprint(plain) == fingerprint(loaded()) != fingerprint(load(tmp_path / "llama"))
     run(plain, capture=[*sites(plain)], **texts(plain))
-    seen = [*map(fingerprint, (plain, loaded(rms_norm_eps=0.1), loaded(rope_parameters=rope)))]
+    digests = [*map(fingerprint, (plain, loaded(rms_norm_eps=0.1), loaded(rope_parameters=rope)))]
     for changed in (next(plain.parameters()), next(iter(torch.nn.Module.named_buffers(plain)))[1]):
         with torch.no_grad():
             changed.mul_(1.1)
-        seen.append(fingerprint(plain))
+        digests.append(fingerprint(plain))
     plain.bridge.original_model.config.rms_norm_eps = 0.2
-    seen.append(fingerprint(plain))
-    assert len({*seen}) == len(seen)
+    digests.append(fingerprint(plain))
+    assert len({*digests}) == len(digests)
     plain.bridge.blocks[0].hook_resid_pre.add_hook(lambda value, hook: value)
     assert "your own code, which has no hash" in refusal(fingerprint, plain)

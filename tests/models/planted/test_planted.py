@@ -31,8 +31,8 @@ def only(table: pd.DataFrame, **where: object) -> pd.Series:
 
 def plain_texts(count: int) -> list[AnnotatedText]:
     rng = random.Random(0)
-    drawn = [tuple(rng.sample(WORDS, 64)) for _ in range(count)]
-    return [AnnotatedText(words, (True,) * 64, f"document {number}") for number, words in enumerate(drawn)]
+    rows = [tuple(rng.sample(WORDS, 64)) for _ in range(count)]
+    return [AnnotatedText(words, (True,) * 64, f"document {number}") for number, words in enumerate(rows)]
 
 
 def test_a_uniform_head_has_the_values_of_uniform_attention():
@@ -160,12 +160,12 @@ NOUNS, ADJECTIVES, VERBS = ["cat", "dog", "bird"], ["red", "big", "old"], ["saw"
 
 def clauses(count: int = 24) -> list[AnnotatedText]:
     """Texts of four times an adjective, its noun, and a verb."""
-    rng, made = random.Random(0), []
+    rng, texts = random.Random(0), []
     heads, relations = (1, -1, -1, 4, -1, -1, 7, -1, -1, 10, -1, -1), ("amod", "root", "root") * 4
     for number in range(count):
         words = tuple(rng.choice(kind) for _ in range(4) for kind in (ADJECTIVES, NOUNS, VERBS))
-        made.append(AnnotatedText(words, (True,) * 12, f"d{number}", ("ADJ", "NOUN", "VERB") * 4, heads, relations))
-    return made
+        texts.append(AnnotatedText(words, (True,) * 12, f"d{number}", ("ADJ", "NOUN", "VERB") * 4, heads, relations))
+    return texts
 
 
 @pytest.fixture(scope="module", params=[NoNorm(), LayerNorm(), RMSNorm()], ids=["no norm", "LayerNorm", "RMSNorm"])

@@ -29,7 +29,7 @@ SLOW = [("decoder", LayerNorm()), ("encoder", NoNorm()), ("grouped", NoNorm()), 
 @pytest.fixture(
     scope="module",
     params=[*QUICK, *(pytest.param(each, marks=pytest.mark.slow) for each in SLOW)],
-    ids=lambda each: f"{each[0]}-{type(each[1]).__name__}",
+    ids=lambda case: f"{case[0]}-{type(case[1]).__name__}",
 )
 def planted(request) -> SimpleNamespace:
     form, norm = request.param
@@ -121,8 +121,8 @@ def test_an_impostor_scores_what_its_rule_scores(planted, name, rule):
     values = []
     for table in (planted.meetings, planted.episodes):
         row = row_of(table.heads, planted.composed, name, "antecedent")
-        kept = table.baselines.query("baseline_name == @rule and measure == 'antecedent' and sink == 'kept'")
-        assert row.value == kept["value"].item()
+        rows = table.baselines.query("baseline_name == @rule and measure == 'antecedent' and sink == 'kept'")
+        assert row.value == rows["value"].item()
         assert row.gain <= 0
         values.append(row.value)
     assert (values[1] == 0.5) == (name == "nearest-noun")  # over episodes, the rules differ
@@ -151,16 +151,16 @@ def check_rows(composed: Composed, corpus: Iterable[AnnotatedText], atol: float)
         for placed in composed.placed:
             if placed.behaviour.name == "noise":
                 continue
-            wanted = torch.zeros(len(words), len(words))
+            expected = torch.zeros(len(words), len(words))
             keep = []
-            for at in range(len(words)):
-                keys = attended(placed.behaviour.name, words, at, composed, causal)
+            for row in range(len(words)):
+                keys = attended(placed.behaviour.name, words, row, composed, causal)
                 if keys is not None:
-                    keep.append(at)
-                    wanted[at, list(keys)] = 1 / len(keys)
-            found = patterns[placed.layer, placed.head]
+                    keep.append(row)
+                    expected[row, list(keys)] = 1 / len(keys)
+            pattern = patterns[placed.layer, placed.head]
             torch.testing.assert_close(
-                found[keep], wanted[keep], atol=atol, rtol=0, msg=lambda m, p=placed: f"{p}\n{m}"
+                pattern[keep], expected[keep], atol=atol, rtol=0, msg=lambda m, p=placed: f"{p}\n{m}"
             )
             compared += len(keep)
     return compared
@@ -180,11 +180,11 @@ def test_all_behaviours_at_once_in_every_form(planted):
 
 
 def test_same_seed_same_weights():
-    first, again, other = compose(7, form="grouped"), compose(7, form="grouped"), compose(8, form="grouped")
+    first, again, different = compose(7, form="grouped"), compose(7, form="grouped"), compose(8, form="grouped")
     torch.testing.assert_close(again.model.state_dict(), first.model.state_dict(), atol=0, rtol=0)
-    labels = [[place.behaviour.name for place in composed.placed] for composed in (first, again, other)]
+    labels = [[place.behaviour.name for place in composed.placed] for composed in (first, again, different)]
     assert labels[0] == labels[1]
-    assert (first.lexicon, labels[0]) != (other.lexicon, labels[2])
+    assert (first.lexicon, labels[0]) != (different.lexicon, labels[2])
 
 
 def test_words_of_several_pieces_and_padding_change_nothing_in_what_is_sought():
@@ -212,7 +212,7 @@ def one_word(*heads: Plan, **settings: object) -> Transformer:
 
 
 @pytest.mark.parametrize(
-    ("make", "given", "message"),
+    ("make", "options", "message"),
     [
         (partial(one_word, offset(1)), {}, "a decoder sees no later token"),
         (partial(one_word, seek({"x": ["x"]}, after=True)), {"directions": {"x": ["a"]}}, "cannot look after its quer"),
@@ -223,5 +223,5 @@ def one_word(*heads: Plan, **settings: object) -> Transformer:
         (partial(one_word, uniform, first_token, uniform), {"n_kv_heads": 2}, "cannot share 2 key/value heads evenly"),
     ],
 )
-def test_what_cannot_be_planted_is_refused(make, given, message):
-    assert message in refusal(make, **given)
+def test_what_cannot_be_planted_is_refused(make, options, message):
+    assert message in refusal(make, **options)

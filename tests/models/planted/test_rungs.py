@@ -20,7 +20,7 @@ from benchmarks.planted.truth import rule_keys
 from interp import AnnotatedText, run
 
 
-@pytest.fixture(scope="module", params=enumerate(FORMS), ids=lambda each: each[1])
+@pytest.fixture(scope="module", params=enumerate(FORMS), ids=lambda case: case[1])
 def composed(request) -> Composed:
     seed, form = request.param
     return compose_rungs(seed, form=form)
@@ -35,14 +35,14 @@ def patterns(composed: Composed) -> Iterator[tuple[AnnotatedText, torch.Tensor]]
 
 def test_each_head_attends_to_what_its_rule_names(composed):
     rules = ("object", "nearest of class", "offset", "nearest mention", "same form", "name-aware", "leftmost")
-    seen = Counter()
+    counts = Counter()
     for text, pattern in patterns(composed):
         for rule in (*rules, "antecedent"):
             (place,) = composed.where(rule)
             for query, key in rule_keys(rule, text, composed).items():
                 assert pattern[place.layer, place.head, query, key] > 0.95, (rule, text.text, query, key)
-                seen[rule] += 1
-    assert min(seen[rule] for rule in (*rules, "antecedent")) >= 5
+                counts[rule] += 1
+    assert min(counts[rule] for rule in (*rules, "antecedent")) >= 5
 
 
 def test_a_mixture_shares_its_attention(composed):
@@ -65,7 +65,7 @@ def test_heads_of_classes_share_their_attention_among_the_class(composed):
     (everyone,), (verbs,), (stops,) = (composed.where(name) for name in ("class of key", "tag pair", "comma lover"))
     for text, pattern in patterns(composed):
         tags = text.tags or ()
-        nouns, ends = (torch.tensor([own == tag for own in tags]) for tag in ("NOUN", "PUNCT"))
+        nouns, ends = (torch.tensor([name == tag for name in tags]) for tag in ("NOUN", "PUNCT"))
         last = {tag: len(tags) - 1 - tags[::-1].index(tag) for tag in ("VERB", "PUNCT")}
         assert pattern[everyone.layer, everyone.head, last["PUNCT"]][nouns].sum() > 0.95
         assert pattern[verbs.layer, verbs.head, last["VERB"]][nouns].sum() > 0.95
@@ -82,18 +82,18 @@ def test_rules_name_each_head_and_set_only_the_deserving_apart(composed):
         tables.append(collected.rules(seed=0))
     table = pd.concat(tables)
     for place in composed.placed:
-        own = table.loc[(table["layer"] == place.layer) & (table["head"] == place.head)]
+        rows = table.loc[(table["layer"] == place.layer) & (table["head"] == place.head)]
         rung = place.behaviour
-        chosen = own.loc[own["measure"].str.startswith(("relation:obj", "antecedent"))]
+        chosen = rows.loc[rows["measure"].str.startswith(("relation:obj", "antecedent"))]
         beats = {*chosen.loc[chosen["verdict"] == "beats", "measure"]}
         if isinstance(rung, Rung) and rung.rules:
             tagged = rung.measure.startswith("tag:")
-            (said,) = [own.loc[own["measure"] == rung.measure, "rule"]] if not tagged else [own["verdict"]]
-            assert tagged or said.tolist() == [*rung.rules], rung.name
+            (names,) = [rows.loc[rows["measure"] == rung.measure, "rule"]] if not tagged else [rows["verdict"]]
+            assert tagged or names.tolist() == [*rung.rules], rung.name
             deserves = rung.rules[0] in {"the relation itself", "the antecedent itself"}
             assert (rung.measure in beats) == deserves, rung.name
             if rung.name == "class of key":
-                verdicts = own.loc[own["measure"].str.fullmatch("tag:.*->NOUN"), "verdict"]
+                verdicts = rows.loc[rows["measure"].str.fullmatch("tag:.*->NOUN"), "verdict"]
                 assert len(verdicts) >= 3
                 assert "beats" not in {*verdicts}
 
@@ -102,8 +102,8 @@ def test_rules_name_each_head_and_set_only_the_deserving_apart(composed):
 def test_hiding_a_sink_costs_what_removing_it_does_not():
     composed = compose_sinks(0)
     corpus = linked_texts.clauses(composed.lexicon, 6)
-    asked = {"behaviours": [OURS["position"]], "texts": 6, "armed": {"first-token"}}
-    table = knockouts.measure(composed.model, corpus, **asked).table
+    options = {"behaviours": [OURS["position"]], "texts": 6, "armed": {"first-token"}}
+    table = knockouts.measure(composed.model, corpus, **options).table
     for place in composed.where(SINK):
         where = (table["layer"] == place.layer) & (table["head"] == place.head) & (table["measure"] == "first-token")
         (row,) = table.loc[where].to_dict("records")
@@ -127,22 +127,22 @@ def test_each_is_right_in_its_stratum_alone_and_no_rule_is(seed):
     assert len(specialists) == (9 if FORMS[seed] == "encoder" else 17)
     for place in specialists:
         measure, _, _ = place.behaviour.label.partition("@")
-        at = place.layer, place.head
-        assert accuracy[place.behaviour.label, *at] == 1.0
-        assert accuracy[measure, *at] < 0.8
+        head = place.layer, place.head
+        assert accuracy[place.behaviour.label, *head] == 1.0
+        assert accuracy[measure, *head] < 0.8
         assert rivals[place.behaviour.label] < 0.8
 
 
 def test_kinds_of_clauses_are_strata():
     composed = compose_strata(0)
-    seen = Counter()
+    counts = Counter()
     for text in strata.clauses(composed.lexicon, 20, 1):
         edges = zip(text.heads, text.relations, range(len(text.words)), strict=True)
         for head, relation, word in edges:
             if relation in {"nsubj", "obj"} and head >= 0:
-                seen.update((relation, name) for name in of_pair(text, word, head))
+                counts.update((relation, name) for name in of_pair(text, word, head))
     between = ("one noun between", "attractor between", "clause between")
-    assert min(seen[relation, name] for relation in ("nsubj", "obj") for name in between) >= 5
+    assert min(counts[relation, name] for relation in ("nsubj", "obj") for name in between) >= 5
 
 
 def test_a_label_of_another_stratum_is_false():

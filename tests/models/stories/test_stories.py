@@ -48,7 +48,7 @@ def texts(generator: Callable[..., Iterator[AnnotatedText]]) -> list[AnnotatedTe
 
 
 @pytest.fixture(params=[stories, portraits, tales], ids=lambda generator: generator.__name__)
-def told(request: pytest.FixtureRequest) -> list[AnnotatedText]:
+def corpus(request: pytest.FixtureRequest) -> list[AnnotatedText]:
     return texts(request.param)
 
 
@@ -98,23 +98,23 @@ def test_every_sentence_is_one_tree(name) -> None:
                     assert len(above) <= len(sentence), f"a circle in {text.text}"
 
 
-def test_text_is_spaced_and_cased_like_print(told: list[AnnotatedText]) -> None:
-    for text in told:
+def test_text_is_spaced_and_cased_like_print(corpus: list[AnnotatedText]) -> None:
+    for text in corpus:
         assert re.fullmatch(r"([A-Z][A-Za-z']*(,? [A-Za-z']+)*\. ?)+", text.text), text.text
         assert " 's" not in text.text
         assert [text.text[a:b] for a, b in text.word_spans] == list(text.words)
 
 
-def test_third_person_pronouns_are_mentions_with_an_antecedent(told: list[AnnotatedText]) -> None:
-    for text in told:
+def test_third_person_pronouns_are_mentions_with_an_antecedent(corpus: list[AnnotatedText]) -> None:
+    for text in corpus:
         mentioned = {mention.start: mention for mention in text.mentions if mention.end - mention.start == 1}
-        for i, each in enumerate(text.words):
-            if each.lower() in PRONOUNS:
+        for i, word in enumerate(text.words):
+            if word.lower() in PRONOUNS:
                 chain = mentioned[i].chain
-                assert any(m.chain == chain and m.end <= i for m in text.mentions), f"{each} in {text.text}"
+                assert any(m.chain == chain and m.end <= i for m in text.mentions), f"{word} in {text.text}"
 
 
-def test_gender_and_number_fit_the_chain(told: list[AnnotatedText]) -> None:
+def test_gender_and_number_fit_the_chain(corpus: list[AnnotatedText]) -> None:
     masculine = {
         *lexicon.MASCULINE_NAMES,
         *(noun.singular for noun in (*lexicon.MASCULINE_NOUNS, *lexicon.MASCULINE_KIN)),
@@ -122,12 +122,12 @@ def test_gender_and_number_fit_the_chain(told: list[AnnotatedText]) -> None:
     feminine = {*lexicon.FEMININE_NAMES, *(noun.singular for noun in (*lexicon.FEMININE_NOUNS, *lexicon.FEMININE_KIN))}
     sort_of = {each: "masculine" for each in masculine} | {each: "feminine" for each in feminine}
     sort_of |= {noun.plural: "plural" for noun in lexicon.NOUNS} | PRONOUNS
-    for text in told:
+    for text in corpus:
         for mentions in chains_of(text).values():
-            several = any(text.relations[i] == "conj" for m in mentions for i in range(m.head + 1, m.end))
-            said = {text.words[m.head] for m in mentions} - EITHER
-            sorts = {sort_of.get(each, sort_of.get(each.lower())) for each in said}
-            if not several:  # the head of "Tim and Lily" is Tim
+            has_conjunct = any(text.relations[i] == "conj" for m in mentions for i in range(m.head + 1, m.end))
+            heads = {text.words[m.head] for m in mentions} - EITHER
+            sorts = {sort_of.get(each, sort_of.get(each.lower())) for each in heads}
+            if not has_conjunct:  # the head of "Tim and Lily" is Tim
                 assert len(sorts - {None, "neuter"}) <= 1, text.text
                 assert not {None, "neuter"} & sorts or sorts <= {None, "neuter"}, text.text
 
@@ -137,9 +137,9 @@ def test_no_shortcut_finds_the_antecedent(baseline: str) -> None:
     items = [item for text in texts(stories) for item in antecedent_items(text, PRONOUNS)]
     assert len(items) > 2 * MANY
     assert 0.2 < share_right(items, baseline) < 0.8
-    named = [item for item in items if item.named]
-    assert 0.4 < len(named) / len(items) < 0.8
-    assert 0.2 < share_right(named, baseline) < 0.8
+    names = [item for item in items if item.named]
+    assert 0.4 < len(names) / len(items) < 0.8
+    assert 0.2 < share_right(names, baseline) < 0.8
 
 
 def test_a_portrait_tells_of_one_person_in_every_sentence_and_not_what_the_test_of_gender_asks() -> None:
@@ -185,14 +185,14 @@ def number(text, noun):
 
 @WRITERS
 def test_finite_words_agree_with_their_subjects(generator):
-    seen, of_two = 0, 0
+    count, of_two = 0, 0
     for text in generator(60, 2):
         for verb, noun, subject in subjects(text):
             if text.words[verb] in FORMS:
                 agrees = number(text, noun) if noun == subject else text.feats[noun]["Number"]
                 assert FORMS[text.words[verb]] == agrees, (text.text, text.words[verb])
-                seen, of_two = seen + 1, of_two + joined(text, noun)
-    assert seen > 300
+                count, of_two = count + 1, of_two + joined(text, noun)
+    assert count > 300
     assert of_two > 5
 
 
@@ -205,15 +205,15 @@ def test_a_pronoun_means_the_one_of_whom_the_rest_is_true(generator):
             people = [word for word in words if text.words[word].lower() in TRADE_NOUNS]
             for word in words:
                 if text.words[word] in {"he", "she", "they", "his", "her", "their"}:
-                    (meant,) = [other for other in words if other < word and chains.get(other) == chains[word]]
-                    assert (text.words[word] in {"they", "their"}) == (text.feats[meant]["Number"] == "Plur")
+                    (antecedent,) = [place for place in words if place < word and chains.get(place) == chains[word]]
+                    assert (text.words[word] in {"they", "their"}) == (text.feats[antecedent]["Number"] == "Plur")
                     owned += text.relations[word] == "nmod:poss"
-                    if meant in people:
-                        assert text.words[word + 1] in TRADE_NOUNS[text.words[meant].lower()]
+                    if antecedent in people:
+                        assert text.words[word + 1] in TRADE_NOUNS[text.words[antecedent].lower()]
                     else:
                         assert text.words[word + 1] not in DID
                     if len(people) == 2:
-                        nearer, of_two = nearer + (meant == people[1]), of_two + 1
+                        nearer, of_two = nearer + (antecedent == people[1]), of_two + 1
     assert of_two > 120
     assert owned > 20
     assert 0.4 < nearer / of_two < 0.6
@@ -221,21 +221,21 @@ def test_a_pronoun_means_the_one_of_whom_the_rest_is_true(generator):
 
 @WRITERS
 def test_reflexives_are_of_their_subject(generator):
-    seen = Counter()
+    counts = Counter()
     for text in generator(150, 5):
         chains = {(mention.head, mention.chain) for mention in text.mentions}
-        own = dict(chains)  # a pronoun is in one chain
+        chain_of = dict(chains)  # a pronoun is in one chain
         subject_of = {text.heads[subject]: noun for _, noun, subject in subjects(text) if noun == subject}
         for word, form in enumerate(text.words):
             if form.endswith(("self", "selves")):
                 noun = subject_of[text.heads[word]]
-                assert (noun, own[word]) in chains
+                assert (noun, chain_of[word]) in chains
                 plural, name = number(text, noun) == "Plur", text.words[noun]
                 assert (form == "themselves") == plural
                 assert plural or (form == "itself") == (name not in _PEOPLE)
                 assert (name, form) not in {("king", "herself"), ("girl", "himself")}
-                seen[form] += 1
-    assert min(seen[form] for form in ("himself", "herself", "itself", "themselves")) >= 10
+                counts[form] += 1
+    assert min(counts[form] for form in ("himself", "herself", "itself", "themselves")) >= 10
 
 
 @WRITERS
@@ -252,29 +252,29 @@ def test_no_plain_rule_finds_six_in_ten_subjects(generator):
     assert max(hits.values()) <= 0.6 * n, {name: count / n for name, count in hits.items()}
 
 
-def kept_of(name, kept=True):
-    nouns = _LISTS[name].reserved if kept else _LISTS[name].usual
+def kept_of(name, reserved=True):
+    nouns = _LISTS[name].reserved if reserved else _LISTS[name].usual
     forms = [(each.noun, each.noun + "s") if name == "TRADES" else each for each in nouns]
     return {form for pair in forms for form in pair}
 
 
 def test_kept_words_never_compete():
-    living = kept_of("PEOPLE", kept=False) | kept_of("ANIMALS", kept=False)
-    kept, trades = kept_of("PEOPLE") | kept_of("ANIMALS"), kept_of("TRADES")
+    living = kept_of("PEOPLE", reserved=False) | kept_of("ANIMALS", reserved=False)
+    reserved, trades = kept_of("PEOPLE") | kept_of("ANIMALS"), kept_of("TRADES")
     verbs = {form for verb in _LISTS["ALONE"].reserved for form in (verb.base, verb.third)}
-    alone, beside = 0, 0
+    alone, together = 0, 0
     for text in sentences(150, 7):
         for words in sentences_of(text):
             forms = [text.words[word].lower() for word in words]
-            assert len(kept & {*forms}) <= 1
+            assert len(reserved & {*forms}) <= 1
             assert len(trades & {*forms}) <= 1
             alone += bool(verbs & {*forms})
-            beside += bool(kept & {*forms}) and bool(living & {*forms})
+            together += bool(reserved & {*forms}) and bool(living & {*forms})
             assert not verbs & {*forms} or sum(text.tags[word] == "NOUN" for word in words) <= 2, forms
     assert alone > 20
-    assert beside > 100
+    assert together > 100
     for text in new_sentences(20, 7):
-        assert not {word.lower() for word in text.words} & (living | kept_of("TRADES", kept=False))
+        assert not {word.lower() for word in text.words} & (living | kept_of("TRADES", reserved=False))
 
 
 def test_fifty_sentences_are_as_they_were_analysed_by_hand():
@@ -285,16 +285,16 @@ def test_fifty_sentences_are_as_they_were_analysed_by_hand():
     by_hand = {}
     for words, tree in zip(lines[2::2], lines[3::2], strict=True):
         by_hand[words] = [(int(each[:-1]), names[each[-1]]) for each in tree.split()]
-    found = {}
+    trees = {}
     for text in (*sentences(4, 1), *new_sentences(3, 1)):
         for words in sentences_of(text):
             edges = [
                 (0 if text.heads[word] == ROOT else text.heads[word] - words.start + 1, text.relations[word])
                 for word in words
             ]
-            found[" ".join(text.words[word] for word in words)] = edges
+            trees[" ".join(text.words[word] for word in words)] = edges
     assert len(by_hand) == 50
-    assert {words: found.get(words) for words in by_hand} == by_hand
+    assert {words: trees.get(words) for words in by_hand} == by_hand
 
 
 # What sentences require of a model.
@@ -311,18 +311,18 @@ def test_known_sentences():
         for each in by_prompt.values()
         if each.right == "herself" and "lawyer" in each.prompt
     )
-    told = {prompt: (each.kind, each.right, each.wrong, each.attractor) for prompt, each in by_prompt.items()}
+    answers = {prompt: (each.kind, each.right, each.wrong, each.attractor) for prompt, each in by_prompt.items()}
     clause = "Behind the church the lawyer that the queens"
-    assert told[clause] == ("agreement", "follow", ("follows",), False)
-    assert told[f"{clause} follow still"] == ("agreement", "sees", ("see",), True)
-    assert told[f"{clause} follow still sees"] == ("reflexive", "herself", ("themselves",), True)
+    assert answers[clause] == ("agreement", "follow", ("follows",), False)
+    assert answers[f"{clause} follow still"] == ("agreement", "sees", ("see",), True)
+    assert answers[f"{clause} follow still sees"] == ("reflexive", "herself", ("themselves",), True)
     two = "By the churches the poet near the trees and the pilot"
-    assert told[two] == ("agreement", "help", ("helps",), True)
+    assert answers[two] == ("agreement", "help", ("helps",), True)
     sailor = "By the benches, the sailor admired the teacher because he"
-    assert told[sailor] == ("reference", "taught", ("sailed",), False)
+    assert answers[sailor] == ("reference", "taught", ("sailed",), False)
     tailor = "The tailor amazed the runner because her"
-    assert told[tailor] == ("reference", "coat", ("pace",), True)
-    assert not any(prompt.startswith("The clown pleased") for prompt in told)  # a clown has no trade
+    assert answers[tailor] == ("reference", "coat", ("pace",), True)
+    assert not any(prompt.startswith("The clown pleased") for prompt in answers)  # a clown has no trade
 
 
 @WRITERS
