@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from analyses import corpora, report, runs
-from analyses.behaviours import OURS
+from analyses.behaviours import OURS, vocabulary
 from analyses.headlines.facts import Tables, facts, ranked
 from analyses.headlines.sentences import headline, sentences
 from analyses.measures.findings import carriers
@@ -37,7 +37,7 @@ from benchmarks.console import arguments
 from interp import Model
 from models import load
 
-_REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?) and")
+_REPLACING = re.compile(r"Replacing (L\d+\.H\d+) removes \S+ of ([^.;]*?), and")
 
 
 def draw(model: Model, seed: int, pairs: int | None = None) -> Tables:
@@ -82,7 +82,9 @@ def claims(tables: Tables) -> tuple[str, list[str]]:
     """The headline, and the sentences about which head is needed for what."""
     by_place = {place: ranked(group) for place, group in facts(tables, OURS).items()}
     lines = sentences(tables, by_place, OURS)
-    return headline(lines), [f"{head} for {what}" for each in lines for head, what in _REPLACING.findall(each.text)]
+    return headline(tables, by_place, lines, vocabulary(OURS))[0], [
+        f"{head} for {what}" for each in lines for head, what in _REPLACING.findall(each.text)
+    ]
 
 
 def totals(lines: Sequence[str], n: int) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,8 @@ def test_the_smallest_form_runs_to_its_end(command: str, tmp_path: Path, shared_
     heads.write_text("measure,layer,head\nprevious-token,1,0\n")
     run.mkdir()
     (run / "metrics.jsonl").write_text(json.dumps({"step": 1, "loss": 2.0, "heads/induction/L0.H0": 0.5}) + "\n")
-    values = {"HEADS": lambda: heads, "RUN": lambda: run, "WINOBIAS": lambda: shared_file("data", "winobias")}
+    values = {"HEADS": lambda: heads, "RUN": lambda: run, "OUT": lambda: tmp_path / "out"}
+    values |= {name.upper(): partial(shared_file, "data", name) for name in ("winobias", "blimp")}
     words = [str(values[word]()) if word in values else word for word in command.split()]
     env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
     call = [sys.executable, "-m", f"benchmarks.{words[0]}", *words[1:]]
