@@ -242,7 +242,7 @@ def guessed(
         if not accuracy.low[0] > 0.5:  # few prompts have no interval
             prompts = f"{int(accuracy.n[0])} prompts" + f" where that is “{answer}”" * bool(answer)
             all_right = (count := int(np.nansum(rights))) == accuracy.n[0]
-            why = ": too few to tell from a coin, so give more" if all_right else ", which a coin would do as well"
+            why = ": too few to tell from a coin, so give more" if all_right else ", no better than a coin"
             return f"the model puts the right answer first in {count} of {prompts}{why}"
     return None
 

@@ -41,7 +41,7 @@ NOUNS = [str(noun) for noun in range(10) for _ in range(20)]
     [
         ((0.84, 0.84), 100, WAS, [], None),
         ((0.52, 0.84), 100, [], [], None),  # 136 of 200: better than a coin, by always saying "were"
-        ((0.52, 0.84), 100, WAS, [], "in 52 of 100 prompts where that is “was”, which a coin would do as well"),
+        ((0.52, 0.84), 100, WAS, [], "in 52 of 100 prompts where that is “was”, no better than a coin"),
         ((0.84, 0.58), 100, WAS, [], "“were”"),  # its interval includes one half
         ((*[1.0] * 6, *[0.0] * 4), 20, [], [], None),
         ((*[1.0] * 6, *[0.0] * 4), 20, [], [NOUNS], "120 of 200"),  # prompts that share a noun are not independent
@@ -160,7 +160,7 @@ def test_the_default_is_right_about_one_person_and_of_two_in_some_sentences_alon
     assert one_person["refused"] is None
     assert one_person["accuracy"] == 1.0
     assert 0.6 < two_people["accuracy"] < 0.9  # with 120 independent prompts, this would beat a coin
-    assert "a coin would do as well" in two_people["refused"]
+    assert "no better than a coin" in two_people["refused"]
     rows = result.table.loc[result.table["intervention"] == "noise"]
     assert {*rows["task"]} == {"name-gender"}
     assert {*rows["n"]} == {60}
@@ -172,7 +172,7 @@ def test_a_model_that_guesses_has_no_shares_and_is_not_swept(monkeypatch):
     initialise(model, 0)
     monkeypatch.setattr(causal_tests, "sweep", lambda *args, **options: pytest.fail("minutes of a large model"))
     result = coreference.effects(model)
-    assert all("a coin would do as well" in task["refused"] for task in result.tasks)
+    assert all("no better than a coin" in task["refused"] for task in result.tasks)
     assert result.table.empty
 
 

@@ -287,7 +287,7 @@ def test_nodes_in_words():
 
 def test_a_report_has_circuits_of_tasks_that_the_model_does(monkeypatch, model, prompts):
     rows = [{"task": name, "carried": name, "refused": None} for name in ("agreement", "repeat")]
-    rows.append({"task": "name-gender", "carried": "he/she", "refused": "a coin would do as well"})
+    rows.append({"task": "name-gender", "carried": "he/she", "refused": "no better than a coin"})
     results = [SimpleNamespace(tested=SimpleNamespace(tasks=rows))]
     offered = {"agreement": prompts, "repeat": prompts_from(model, does(model)[:1])}
     monkeypatch.setattr(task_circuits.finding, "task_prompts", lambda model, task, **_: offered[task])

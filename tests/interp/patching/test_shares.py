@@ -39,7 +39,7 @@ def difference(right: int, n: int, whole: float = 2.0, spread: float = 0.5) -> p
 @pytest.mark.parametrize(
     ("cells", "reason"),
     [
-        (difference(2, 60), "the right answer first in 2 of 60 prompts, which a coin would do as well"),
+        (difference(2, 60), "the right answer first in 2 of 60 prompts, no better than a coin"),
         (difference(33, 60), "33 of 60 prompts"),
         (difference(60, 60, whole=-2.0), "the sign is wrong: the whole effect on logit_difference is -2"),
         (difference(60, 60, whole=0.0), "too small for shares"),
