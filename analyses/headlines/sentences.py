@@ -64,8 +64,8 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
         few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
     if (strength := cell.get("detectable")) is not None:
-        hard = {"strength": number(math.ceil(10 * strength))} if math.isfinite(strength) else {}
-        null += say("would be seen" if hard else "would not be seen", **hard)
+        amount = "nearly all" if strength > 0.9 else f"{math.ceil(10 * strength)} of 10" if strength <= 0.9 else ""
+        null += say("would be seen", strength=amount) if amount else say("would not be seen")
     return say("closest", head=head, said=words.said, of=few, **_shares(cell)) + null
 
 

@@ -121,6 +121,7 @@ def test_what_no_head_shows_is_told_by_the_head_that_comes_closest_on_the_half_t
     assert quiet(tables, rules=pd.DataFrame([RULE, rival])) == closest.format("")
     for strength, said_of_it in (
         (0.52, "We would have found a head that is right in 6 of 10 cases where this errs."),
+        (0.97, "We would have found a head that is right in nearly all cases where this errs."),
         (float("nan"), "this errs in too few cases to tell"),
     ):
         assert said_of_it in quiet(tables, rules=pd.DataFrame([RULE | {"detectable": strength}]))
