@@ -17,6 +17,7 @@ from interp.patching.preparation import Plan
 from tests.interp.patching import settings as s
 from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS, NAMES, PLACES, TWO, exists, setting
 
+pytestmark = pytest.mark.usefixtures("unchecked")  # thousands of small calls, checked in the other files
 EVERY = pytest.mark.parametrize("name", NAMES)
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "experts" else name for name in NAMES]
 MOST = pytest.mark.parametrize("name", _SLOW)  # experts are only swept: other ways are slow there and the same
