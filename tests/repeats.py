@@ -15,13 +15,12 @@ def repeating_texts(count: int) -> list[AnnotatedText]:
     return [AnnotatedText((*each,) * 3, (True,) * 27, f"document {number}") for number, each in enumerate(segments)]
 
 
-def two_layers(*first, then=COPIES) -> Transformer:
-    """The heads of the first layer, and in the second one head beside others that attend evenly."""
-    layers = [[*first], [then, *[planted.uniform] * (len(first) - 1)]]
+def two_layers(*first, then=COPIES, rest: list | None = None) -> Transformer:
+    """The heads of the first layer, and a second of one head and the rest, which attend evenly if not given."""
+    layers = [[*first], [then, *([planted.uniform] * (len(first) - 1) if rest is None else rest)]]
     return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
 
 
 def copying(first: list, second: list) -> Transformer:
     """A previous-token head that an induction head needs, each with other heads in its layer."""
-    layers = [[PREVIOUS, *first], [COPIES, *second]]
-    return Planted(WORDS, layers, n_ctx=110, start="<s>").build()
+    return two_layers(PREVIOUS, *first, rest=second)

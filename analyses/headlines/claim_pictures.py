@@ -12,13 +12,12 @@ from typing import Any
 
 from analyses.execution.provenance import PICTURES
 from analyses.figures.style import BEHAVIOURS, CUSTOM, INK, PALE, SOFT
-from analyses.headlines.head_cards import Axis, FactCard
+from analyses.headlines.head_cards import Axis, Example, FactCard
 from analyses.page.sections import plain
 from analyses.wording.formats import percent
 from interp.errors import InputError
 
 WIDTH, HEIGHT, _EDGE = 1200, 630, 60
-_CLOSING = (",", ".", ";", ":", "!", "?")  # these follow a word without a space
 _SHEET = Path(__file__).parents[1] / "report" / "templates" / "style.css"
 _WASHES = {"position": "position-wash", "part-of-speech": "syntax-wash", "coreference": "coreference-wash"}
 Mark = tuple[Any, ...]
@@ -39,7 +38,7 @@ def _lines(words: Sequence[tuple[str, str]], size: int, bold: bool, most: int) -
     """Place words in at most `most` lines that fit the frame; the last ends in an ellipsis if words are left over."""
     space, lines, at = _width("a b", size, bold) - _width("ab", size, bold), [[]], 0.0
     for word, part in words:
-        width, closes = _width(word, size, bold), bool(lines[-1]) and word in _CLOSING
+        width, closes = _width(word, size, bold), bool(lines[-1]) and word in Example.closing
         at -= space * closes
         if at + width > WIDTH - 2 * _EDGE and lines[-1] and not closes:
             if len(lines) == most:
@@ -76,9 +75,8 @@ def claim_picture(card: FactCard, source: str = "") -> list[Mark]:
                     marks.append(("box", _EDGE + x - 4, y - size, width + 8, 1.35 * size, wash))
                 if part in {"asks", "both"}:
                     marks.append(("box", _EDGE + x, y + 6, width, 3, INK))
-            apart = any(part or word in _CLOSING for _, word, part in line)
-            plain = [[each] for each in line] if apart else [line]
-            for run in plain:
+            apart = any(part or word in Example.closing for _, word, part in line)
+            for run in [[each] for each in line] if apart else [line]:
                 x, _, part = run[0]
                 ink_here = colour if part in {"seen", "both"} else ink
                 marks.append(("text", _EDGE + x, y, size, bold, ink_here, " ".join(word for _, word, _ in run)))

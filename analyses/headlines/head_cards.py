@@ -94,6 +94,7 @@ class Example(NamedTuple):
     right: bool | None
     bars: Bars | None = None
     lost: float = 0.0  # probability of the answer
+    closing = frozenset(",.;:!?")  # these words follow without a space
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,10 @@ def closest_clause(cell: Cells, head: str, words: Words, bar: float) -> str:
     if "rival" in cell:
         few += " (held-out)" if (cases := _cases(cell)) == "cases" else f" of {cases} (held-out)"
     null = say("null", bar=percent(bar)) if bar >= NOTABLE else ""
-    if (strength := cell.get("detectable")) is not None:
-        amount = "nearly all" if strength > 0.9 else f"{math.ceil(10 * strength)} of 10" if strength <= 0.9 else ""
-        null += say("would be seen", strength=amount) if amount else say("would not be seen")
+    if (strength := cell.get("detectable")) is not None and math.isnan(strength):
+        null += say("would not be seen")
+    elif strength is not None:
+        null += say("would be seen", strength="nearly all" if strength > 0.9 else f"{math.ceil(10 * strength)} of 10")
     return say("closest", head=head, said=words.said, of=few, **_shares(cell)) + null
 
 

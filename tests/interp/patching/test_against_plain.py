@@ -17,7 +17,7 @@ from interp.patching.preparation import Plan
 from tests.interp.patching import settings as s
 from tests.interp.patching.settings import CELLS, CLOSE, HEADS, LAYERS, METRICS, NAMES, PLACES, TWO, exists, setting
 
-pytestmark = pytest.mark.usefixtures("unchecked")  # thousands of small calls, checked in the other files
+UNCHECKED = pytest.mark.usefixtures("unchecked")  # thousands of small calls
 EVERY = pytest.mark.parametrize("name", NAMES)
 _SLOW = [pytest.param(name, marks=pytest.mark.slow) if name == "experts" else name for name in NAMES]
 MOST = pytest.mark.parametrize("name", _SLOW)  # experts are only swept: other ways are slow there and the same
@@ -58,6 +58,7 @@ def equal(fast: p.Cells, plain: p.Cells) -> bool:
     return bool(fast.effects().nan_to_num().abs().max() > 1e-5)
 
 
+@UNCHECKED
 @EVERY
 def test_every_cell_of_a_sweep_equals_one_plain_forward_pass(name):
     moved = []
@@ -116,6 +117,7 @@ WAYS = THROUGH[:2], ("denoise", "noise")  # `everything` is the plain way
 PATHS = pairwise(*WHERE, ENDS, SENDERS, *WAYS, possible=lambda *case: path_there(*case[:-2]))
 
 
+@UNCHECKED
 @MOST
 def test_every_path_equals_two_plain_forward_passes(name):
     moved = []
@@ -156,6 +158,7 @@ ABLATIONS = pairwise(
 )
 
 
+@UNCHECKED
 @MOST
 def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
     for attention, differing, site, by, kind in (case for each, *case in ABLATIONS if each == name):
@@ -172,6 +175,7 @@ def test_every_ablated_cell_equals_one_plain_edited_forward_pass(name):
         assert_close(p.ablate(model, pairs, METRICS, site, by, kind, **where).values, plain.values, **CLOSE)
 
 
+@UNCHECKED
 @EVERY
 def test_a_single_pair_is_ablated_with_its_corrupted_prompt_which_is_to_noise(name):
     for attention, differing in [pair for pair in product(s.ATTENTIONS, s.DIFFERING) if exists(name, *pair)]:
@@ -207,6 +211,7 @@ def test_listed_cells_are_those_of_the_grid_and_an_order_has_all_up_to_each(name
             assert_close(order.values["logit_difference"][step], readout.from_logits(logits), **CLOSE)
 
 
+@UNCHECKED
 @MOST
 def test_keys_hidden_exchanged_and_removed_equal_one_plain_forward_pass(name, monkeypatch):
     for attention in s.ATTENTIONS:
